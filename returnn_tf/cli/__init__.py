@@ -1,3 +1,1 @@
 """The command line program and its subcommands."""
-
-ERROR_TOPIC = "commands"

@@ -10,7 +10,7 @@ from returnn_tf.cli.runs.differences import differing_layers, differing_settings
 from returnn_tf.cli.runs.run import Run, find_run
 from returnn_tf.cli.runs.scores import effort_rows, score_rows
 from returnn_tf.cli.shared.parser import CommandParser
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import CommandDataError, CommandError, ConfigError, DataError
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.engine.monitoring.curves import draw_curves
 from returnn_tf.engine.monitoring.pictures import check_matplotlib
@@ -46,19 +46,19 @@ def run(args: list[str]) -> int:
     """
     given = _parser().parse_args(args)
     if given.no_plot and given.output:
-        raise ConfigError("compare: --output and --no-plot exclude each other")
+        raise CommandError("compare: --output and --no-plot exclude each other")
     target = None if given.no_plot else given.output or _DEFAULT
     if target is not None:
         check_matplotlib("--no-plot prints the tables only")
         if os.path.exists(target) and not given.force:
-            raise ConfigError("compare: %r exists already. --force replaces it; or choose another --output" % target)
+            raise CommandError("compare: %r exists already. --force replaces it; or choose another --output" % target)
     named = [split_name(argument) for argument in given.runs]
     if len(named) < 2:
-        raise ConfigError("compare: expected two runs or more: returnn-tf compare RUN1 RUN2 ...")
+        raise CommandError("compare: expected two runs or more: returnn-tf compare RUN1 RUN2 ...")
     runs = _read([path for _, path in named])
     names = [name or short for (name, path), short in zip(named, short_names([path for _, path in named]))]
     if len(set(names)) < len(names):
-        raise ConfigError("compare: two runs have the same name: %s" % ", ".join(names))
+        raise CommandError("compare: two runs have the same name: %s" % ", ".join(names))
     if target is not None:
         draw_curves(dict(zip(names, (found.scored for found in runs))), width=10.0).save(target)
     print(_text(names, runs, full=given.full))
@@ -85,22 +85,22 @@ def _read(paths: list[str]) -> list[Run]:
     """
     runs: list[Run] = []
     faults: list[str] = []
-    kind: type[Exception] = DataError
+    kind: type[Exception] = CommandDataError
     for path in paths:
         try:
             found = find_run(path)
             if not found.scored:
-                raise DataError("%r: %s" % (path, found.without_scores()))
+                raise CommandDataError("%r: %s" % (path, found.without_scores()))
             runs.append(found)
         except (ConfigError, DataError) as exc:
             faults.append(str(exc))
-            kind = ConfigError if isinstance(exc, ConfigError) else kind
+            kind = CommandError if isinstance(exc, ConfigError) else kind
         except Exception as exc:
             place = error_in_config(exc)
             if place is None:
                 raise
             faults.append(place)
-            kind = ConfigError
+            kind = CommandError
     if faults:
         raise kind("\n".join(["compare: %s can't be read:" % _count(len(faults), len(paths)), *faults]))
     return runs
@@ -139,7 +139,7 @@ def split_name(argument: str) -> tuple[str, str]:
     if not equals or os.path.exists(argument):
         return "", argument
     if not name or not path:
-        raise ConfigError("%r: expected RUN or NAME=RUN" % argument)
+        raise CommandError("%r: expected RUN or NAME=RUN" % argument)
     return name, path
 
 

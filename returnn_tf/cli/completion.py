@@ -14,7 +14,7 @@ from typing import Callable
 from returnn_tf.cli.commands import COMMANDS, RUN, register_command
 from returnn_tf.cli.explain.pages import topics
 from returnn_tf.cli.new.kinds import KINDS
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import CommandError, did_you_mean
 from returnn_tf.config.settings import all_settings
 from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.engine.update.optimizers.registry import OPTIMIZERS
@@ -161,6 +161,6 @@ def run(args: list[str]) -> int:
     """
     if len(args) != 1 or args[0] not in _SCRIPTS:
         hint = did_you_mean(args[0], _SCRIPTS) if args else "returnn-tf completion bash"
-        raise ConfigError("completion: for which shell: %s? %s" % (", ".join(_SCRIPTS), hint))
+        raise CommandError("completion: for which shell: %s? %s" % (", ".join(_SCRIPTS), hint))
     print(_SCRIPTS[args[0]](collect()))
     return 0

@@ -22,7 +22,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf._version import shown_version
 from returnn_tf.cli.commands import register_command
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CommandError
 from returnn_tf.engine.distributed import library
 from returnn_tf.logging.text import paint, wants_color
 from returnn_tf.util.installing import install_command
@@ -90,7 +90,7 @@ def run(args: list[str]) -> int:
     :return: exit code: 0, or 1 if a required component is missing
     """
     if args not in ([], ["--quick"]):
-        raise ConfigError("doctor: the only option is --quick, got %s" % " ".join(args))
+        raise CommandError("doctor: the only option is --quick, got %s" % " ".join(args))
     color = wants_color(sys.stdout)
     missing = []
     print("returnn_tf %s on %s" % (shown_version(), platform.platform()), flush=True)

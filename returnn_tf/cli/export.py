@@ -11,7 +11,8 @@ from returnn_tf.cli.check import take_option
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import ExportError
 from returnn_tf.config.options import OptionInfo, own_options_first
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.engine.training.load_model import load_network
@@ -20,8 +21,6 @@ from returnn_tf.export.exporters import EXPORTERS, Exporter
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.search import output_layers
 from returnn_tf.tasks.setting_checks import check_all_settings
-
-ERROR_TOPIC = "export"
 
 _DEFAULT = "saved_model"
 _DOC = """
@@ -92,7 +91,7 @@ def _export(exporter: Exporter, config: Config, given: argparse.Namespace) -> in
         config, search=search, losses=False, outputs=exporter.outputs, random=not exporter.needs_params
     )
     if given.search and not any(node.output.beam for node in net.plan.all_nodes()):
-        raise ConfigError(
+        raise ExportError(
             "export --search: the network does not search, as no layer is of class 'choice', so the graph would be the "
             "same without it. Omit --search."
         )
@@ -147,7 +146,7 @@ def _check_target_of_options(args: Sequence[str], target: str) -> None:
         name = text[2:].partition("=")[0].replace("-", "_") if text.startswith("--") else ""
         others = [other for other, cls in EXPORTERS.items() if name in {info.name for info in _own_options(cls)}]
         if others and name not in known:
-            raise ConfigError(
+            raise ExportError(
                 "export to %s has no option %s; %s."
                 % (target, text, ", ".join("--to %s has it" % other for other in others))
             )
@@ -165,7 +164,7 @@ def _shown(value: Any) -> str:
 def _names(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     if not names:
-        raise ConfigError("export: --outputs names no layer.")
+        raise ExportError("export: --outputs names no layer.")
     return names
 
 

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.shared.reference import read_configs
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import CommandError, did_you_mean
 from returnn_tf.config.reference import describe, listing
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import Loss
@@ -63,7 +63,7 @@ def describe_layer(name: str) -> str:
         return describe(LAYERS, name, "layers", base=Layer, common=common)
     if name in LOSSES:
         return describe(LOSSES, name, "layers", base=Loss, common="Options of every loss:")
-    raise ConfigError("There is no layer class or loss %r%s" % (name, _hint(name)))
+    raise CommandError("There is no layer class or loss %r%s" % (name, _hint(name)))
 
 
 def _hint(name: str) -> str:
@@ -88,7 +88,7 @@ def example_settings(cls: type[Any]) -> dict[str, Any]:
     """
     example = example_of(cls)
     if example is None:
-        raise ConfigError("%s: the docstring has no 'Example::' block with network = {...}" % cls.__qualname__)
+        raise CommandError("%s: the docstring has no 'Example::' block with network = {...}" % cls.__qualname__)
     names: dict[str, Any] = {}
     exec(compile(example, "<example of %s>" % cls.__qualname__, "exec"), names)
     return {**EXAMPLE_DEFAULTS, **{key: value for key, value in names.items() if key in _EXAMPLE_SETTINGS}}

@@ -19,7 +19,7 @@ from typing import Optional
 from returnn_tf._version import shown_version
 from returnn_tf.cli.commands import COMMANDS, RUN, WIDTH, fitted, usage
 from returnn_tf.cli.explain.pages import pointer
-from returnn_tf.config import ConfigError, DataError, nearest_name
+from returnn_tf.config.errors import CommandError, ConfigError, DataError, nearest_name
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
@@ -185,7 +185,7 @@ def _dispatch(args: list[str]) -> int:
         return command.run(args[1:])
     nearest = None if os.path.exists(args[0]) else nearest_name(args[0], COMMANDS, cutoff=0.7)
     if nearest is not None:
-        raise ConfigError("there is no command and no config file %r. Did you mean %r?" % (args[0], nearest))
+        raise CommandError("there is no command and no config file %r. Did you mean %r?" % (args[0], nearest))
     return COMMANDS[RUN].run(args)
 
 

@@ -7,15 +7,13 @@ import os
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.shared.parser import CommandParser
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import NativeDataError, NativeError, did_you_mean
 from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.native.build import Compilers, compile_into, find_compilers
 from returnn_tf.native.cache import CacheEntry, cache_folders, clean
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.temporary import Temporary
-
-ERROR_TOPIC = "native-ops"
 
 _DOC = """
 Compile a native op ahead of time for a given kind of CPU, and write the library to a file.
@@ -48,9 +46,9 @@ def run(args: list[str]) -> int:
     """
     if not args or args[0] not in _ACTIONS:
         hint = did_you_mean(args[0], _ACTIONS) if args else "returnn-tf native build OP --output FILE"
-        raise ConfigError("native: build, list or clean? %s" % hint)
+        raise NativeError("native: build, list or clean? %s" % hint)
     if args[0] != "build" and args[1:]:
-        raise ConfigError("native %s: takes no arguments, got %s" % (args[0], " ".join(args[1:])))
+        raise NativeError("native %s: takes no arguments, got %s" % (args[0], " ".join(args[1:])))
     if args[0] == "list":
         print("\n".join(OPS.names()))
         return 0
@@ -74,7 +72,7 @@ def _parser() -> CommandParser:
 
 def _build(args: argparse.Namespace) -> int:
     if args.op not in OPS.names():
-        raise ConfigError("native build: there is no op %r. %s" % (args.op, did_you_mean(args.op, OPS.names())))
+        raise NativeError("native build: there is no op %r. %s" % (args.op, did_you_mean(args.op, OPS.names())))
     try:
         with Temporary(args.output, folder=True) as temporary:
             entry = CacheEntry(temporary.path, args.op, "prebuilt")
@@ -83,9 +81,9 @@ def _build(args: argparse.Namespace) -> int:
             compile_into(entry, OPS[args.op], compilers)
             os.replace(entry.library, args.output)
     except OSError as exc:
-        raise not_writable("native build: %r" % args.output, exc) from exc
+        raise not_writable("native build: %r" % args.output, exc, topic="native-ops") from exc
     except NativeOpError as exc:
-        raise DataError(str(exc)) from exc
+        raise NativeDataError(str(exc)) from exc
     flags = " ".join(compilers.cpu.target) or "no target flag"
     print("%s: compiled by %s with %s" % (args.output, compilers.description, flags))
     return 0
@@ -96,7 +94,7 @@ def _clean() -> int:
         try:
             count, size = clean(folder)
         except (OSError, NativeOpError) as exc:
-            raise DataError("native clean: %s" % exc) from exc
+            raise NativeDataError("native clean: %s" % exc) from exc
         print("%s: removed %d compiled op%s, %.1f MB" % (folder, count, "" if count == 1 else "s", size / 1e6))
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.runs.run import find_run
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CommandError, ConfigError
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, read_file
 from returnn_tf.engine.monitoring.curves import draw_curves, score_groups
 
@@ -41,7 +41,7 @@ def run(args: list[str]) -> int:
     """
     given = _parser().parse_args(args)
     if given.out is None:
-        raise ConfigError("plot: expected two files: returnn-tf plot LEARNING_RATE_FILE OUT.png")
+        raise CommandError("plot: expected two files: returnn-tf plot LEARNING_RATE_FILE OUT.png")
     epochs = find_run(given.source).epochs if os.path.isdir(given.source) else read_file(given.source)
     title = _title(given.source, epochs) if given.title is None else given.title
     log = True if given.log else False if given.linear else None

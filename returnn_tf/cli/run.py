@@ -10,7 +10,8 @@ import signal
 from returnn_tf._version import __version__
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.shared.arguments import parse_arguments
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError, ConfigError, DataError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.distributed import world
@@ -42,7 +43,7 @@ def run(args: list[str]) -> int:
     """
     word = args[0] if args else ""
     if word.isidentifier() and not os.path.exists(word) and word in TASKS.names():
-        raise ConfigError(
+        raise CommandError(
             "there is no command and no config file %r. To run this task: returnn-tf my.config ++task %s" % (word, word)
         )
     with StopRequest(signals=_EARLY, idle="exiting before the task has begun") as stop:
@@ -65,11 +66,11 @@ def train(args: list[str]) -> int:
     """
     parsed = parse_arguments(args)
     if not parsed.files:
-        raise ConfigError("train: which config? returnn-tf train my.config")
+        raise CommandError("train: which config? returnn-tf train my.config")
     tasks = [value for key, value in parsed.overrides if key == "task" and value != "train"]
     if tasks:
         instead = "--sanity" if tasks[0] == "sanity" else "++task " + tasks[0]
-        raise ConfigError("train: for another task: returnn-tf run %s %s" % (" ".join(parsed.files), instead))
+        raise CommandError("train: for another task: returnn-tf run %s %s" % (" ".join(parsed.files), instead))
     return run([*args, "++task", "train"])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.docs import describe_setting, list_settings
 
 
@@ -20,7 +20,7 @@ def run(args: list[str]) -> int:
     """
     for name in args:
         if name.startswith("-"):
-            raise ConfigError("settings: unknown option %r. returnn-tf settings [NAME ...]" % name)
+            raise CommandError("settings: unknown option %r. returnn-tf settings [NAME ...]" % name)
         print(describe_setting(name))
     if not args:
         print(list_settings())

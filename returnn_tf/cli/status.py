@@ -12,7 +12,7 @@ import time
 from typing import Any, Optional
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import CommandError, DataError
 from returnn_tf.engine.checkpoints.lock import holder_alive, seconds_since_beat
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, read_file, scores_of
@@ -42,7 +42,7 @@ def run(args: list[str]) -> int:
     options = [arg for arg in args if arg.startswith("-")]
     paths = [arg for arg in args if not arg.startswith("-")]
     if not paths or any(option not in ("--json", "--point") for option in options):
-        raise ConfigError("status: expected " + USAGE)
+        raise CommandError("status: expected " + USAGE)
     models = [model for path in paths for model in models_at(path)]
     if "--point" in options:
         print("\n".join(point(model) for model in models))
@@ -50,7 +50,7 @@ def run(args: list[str]) -> int:
     found = [facts_of(model) for model in models]
     for facts in found:
         if not ("silence" in facts or facts["checkpoints"] or facts["problems"]):
-            raise ConfigError(_NO_RUN % ("", facts["model"], status_file.SUFFIX))
+            raise CommandError(_NO_RUN % ("", facts["model"], status_file.SUFFIX))
     if "--json" in options:
         json.dump(_finite(found), sys.stdout, indent=1, allow_nan=False)
         print()
@@ -81,7 +81,7 @@ def models_at(path: str) -> list[str]:
         if name.endswith(".index") and epoch.isdecimal():
             found.add(os.path.join(path, stem[: -len(".pretrain")] if stem.endswith(".pretrain") else stem))
     if not found:
-        raise ConfigError(_NO_RUN % ("in the folder ", path, status_file.SUFFIX))
+        raise CommandError(_NO_RUN % ("in the folder ", path, status_file.SUFFIX))
     return sorted(found)
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ERROR_TOPIC = "code-in-configs"
-
 #: Group of entry points -> name -> module that registers entries.
 PLUG_INS: Mapping[str, Mapping[str, str]] = {
     "returnn_tf.commands": {"tool": "returnn_tf.compat.tool"},

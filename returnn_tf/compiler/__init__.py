@@ -1,3 +1,1 @@
 """The compiler: from the network dictionary to a plan, and from the plan to a TensorFlow graph."""
-
-ERROR_TOPIC = "dims"

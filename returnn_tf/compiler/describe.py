@@ -9,7 +9,8 @@ from typing import Any, Optional
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.layer_table import HEADER, layer_row, loss_lines, show_axes, totals
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import DimError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.layers.rec.rec import RecLayer
@@ -32,16 +33,16 @@ def describe_config(config: Config, *, graph: Optional[str] = None, color: bool 
     text = describe_plan(plan, color=color)
     if graph is not None:
         if not graph.endswith(".svg"):
-            raise ConfigError("--graph writes SVG: name the file *.svg, not %r." % graph)
+            raise DimError("--graph writes SVG: name the file *.svg, not %r." % graph)
         folder = os.path.dirname(os.path.abspath(graph))
         if not os.path.isdir(folder):
-            raise ConfigError("--graph: the folder %s does not exist. Create it first." % folder)
+            raise DimError("--graph: the folder %s does not exist. Create it first." % folder)
         picture = plan.svg()
         try:
             with open(graph, "w", encoding="utf8") as file:
                 file.write(picture)
         except OSError as exc:
-            raise ConfigError("--graph: %r can't be written: %s" % (graph, exc.strerror or exc)) from exc
+            raise DimError("--graph: %r can't be written: %s" % (graph, exc.strerror or exc)) from exc
         text += "\ngraph written to %s" % graph
     return text
 

@@ -7,12 +7,10 @@ from typing import Any, Optional
 
 import numpy as np
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DataKeyError
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.host_tensors import host_tensor
 from returnn_tf.util.lazy_tf import tf
-
-ERROR_TOPIC = "extern-data"
 
 
 class FeedFormat:
@@ -45,16 +43,16 @@ class FeedFormat:
             if name not in feed:
                 if "/size" in name and self._lens_from_other_key(name, feed):
                     continue
-                raise ConfigError("The feed lacks %r (%s %s)." % (name, spec.dtype.name, spec.shape))
+                raise DataKeyError("The feed lacks %r (%s %s)." % (name, spec.dtype.name, spec.shape))
             value = feed[name]
             if not isinstance(value, tf.Tensor):
                 value = np.asarray(value)
                 if not spec.shape.is_compatible_with(value.shape):
-                    raise ConfigError(
+                    raise DataKeyError(
                         "The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape)
                     )
                 if value.dtype.kind in "fc" and spec.dtype.is_integer:
-                    raise ConfigError(
+                    raise DataKeyError(
                         "The feed has %r of type %s, the network expects %s. Give integers: fractions would be cut off."
                         % (name, value.dtype, spec.dtype.name)
                     )

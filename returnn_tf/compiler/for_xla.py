@@ -6,7 +6,8 @@ import functools
 import re
 from typing import Any, Optional
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import DimError
 from returnn_tf.graph import check_numerics
 from returnn_tf.logging.log import log
 from returnn_tf.ops.xla import keep_compiled
@@ -35,7 +36,7 @@ class ForXla:
         except tf.errors.OpError as exc:
             if "tf2xla conversion failed" not in exc.message and "XLA_" not in exc.message:
                 raise
-            raise ConfigError(
+            raise DimError(
                 "jit_compile: XLA cannot compile this network: %s. Remove jit_compile." % _reason(exc.message)
             ) from exc
 
@@ -55,7 +56,7 @@ def prepare_for_xla(config: Optional[Config]) -> None:
     :raises ConfigError: the config asks for what XLA leaves out
     """
     if check_numerics.option(config):
-        raise ConfigError("jit_compile: XLA leaves out the checks of debug_add_check_numerics_*. Remove one of them.")
+        raise DimError("jit_compile: XLA leaves out the checks of debug_add_check_numerics_*. Remove one of them.")
     announce_xla()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.lowering import Lowering
@@ -44,7 +44,7 @@ class InitialValues(dict[str, Any]):
             with tf.device(spec.device):
                 return tf.Variable(self.array(spec), trainable=spec.trainable, name=_variable_name(spec.name))
         except (MemoryError, tf.errors.ResourceExhaustedError) as exc:
-            raise ConfigError(
+            raise DimError(
                 "Layer %r: not enough memory for the parameter %r of shape %s. All parameters together have %d numbers."
                 % (spec.layer_path, spec.name, spec.shape, sum(s.size for s in self._plan.params.values()))
             ) from exc

@@ -6,7 +6,7 @@ from typing import Any
 
 from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
@@ -21,7 +21,7 @@ def inner_weights_template(plan: Plan, node: Node) -> Data:
     :raises ConfigError: why they are not known outside of the layer, without its name
     """
     if node not in plan.nodes:
-        raise ConfigError("it is computed step by step, in a loop or a branch")
+        raise DimError("it is computed step by step, in a loop or a branch")
     return node.layer.weights_template().replace(beam=node.output.beam)
 
 

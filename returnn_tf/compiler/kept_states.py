@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DimDataError, DimError
 from returnn_tf.graph.carried_state import CarriedState, KeptSpec
 from returnn_tf.util.lazy_tf import tf
 
@@ -84,7 +84,7 @@ class KeptStates(CarriedState):
         :raises ConfigError: another program is to feed it
         """
         if spec.fed:
-            raise ConfigError(
+            raise DimError(
                 "Layer %r: initial_state 'placeholder' is for graphs that another program runs, which feeds the "
                 "state: returnn-tf export --to meta. Here write 'zeros' or 'keep_over_epoch'." % spec.layer_path
             )
@@ -133,7 +133,7 @@ class KeptStates(CarriedState):
                 continue
             kept = int(tf.shape(self.variables[name])[axis])
             if kept != num_seqs:
-                raise DataError(
+                raise DimDataError(
                     "Layer %r keeps its state from batch to batch, so every batch must continue the sequences of the "
                     "last one, but this one has %d and the last one had %d. Let all batches have the same number of "
                     "sequences, in the same order (max_seqs, chunking, a number of sequences that it divides), or set "

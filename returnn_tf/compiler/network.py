@@ -17,7 +17,8 @@ from returnn_tf.compiler.lower import Lowered, lower, needed_extern_keys, needs_
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.compiler.result import RunResult, layer_result
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import DimError, did_you_mean
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import DEFAULT_SEED, TrainingSettings
 from returnn_tf.config.user_code import using_config
@@ -122,10 +123,10 @@ class Network:
         """
         for name, value in values.items():
             if name not in self.params:
-                raise ConfigError("There is no parameter %r. %s" % (name, did_you_mean(name, self.params)))
+                raise DimError("There is no parameter %r. %s" % (name, did_you_mean(name, self.params)))
             expected = tuple(self.params[name].shape.as_list())
             if not self.params[name].shape.is_compatible_with(np.shape(value)):
-                raise ConfigError("Parameter %r has the shape %s, not %s." % (name, expected, np.shape(value)))
+                raise DimError("Parameter %r has the shape %s, not %s." % (name, expected, np.shape(value)))
         for name, value in values.items():
             self.params[name].assign(np.asarray(value, dtype=self.params[name].dtype.as_numpy_dtype))
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from returnn_tf.compiler.plan_network import plan_network
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
 from returnn_tf.config.epoch_value import network_of
+from returnn_tf.config.errors import ConfigError, ConfigFileError, DimError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.user_code import using_config
@@ -42,7 +43,7 @@ def plan_from_config(
     }
     searched = TrainingSettings(config).search_train_network_layers or ()
     if settings.mixed_precision and settings.float_dtype != "float32":
-        raise ConfigError(
+        raise DimError(
             "mixed_precision = %r needs parameters of float32, but float_dtype is %r. Remove one of them."
             % (settings.mixed_precision, settings.float_dtype)
         )
@@ -66,4 +67,4 @@ def plan_from_config(
 def no_network() -> ConfigError:
     """Return the error for a config without ``network`` and ``get_network``."""
     text = "The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}."
-    return ConfigError(text, topic="config-file")
+    return ConfigFileError(text)

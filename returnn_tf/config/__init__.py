@@ -4,8 +4,6 @@ from returnn_tf.config.config import Config, ConfigRecipe, config_from_recipe
 from returnn_tf.config.epoch_value import WrapEpochValue
 from returnn_tf.config.errors import ConfigError, DataError, did_you_mean, nearest_name
 
-ERROR_TOPIC = "settings"
-
 __all__ = [
     "Config",
     "ConfigError",

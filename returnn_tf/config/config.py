@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional, TypeVar, Union, overload
 
 from returnn_tf.config import loading, readers
-from returnn_tf.config.errors import ConfigError, did_you_mean
+from returnn_tf.config.errors import SettingError, did_you_mean
 from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.config.user_code import CONFIG_MODULE
 from returnn_tf.config.user_files import builtins_of_configs, resolving_imports
@@ -137,7 +137,7 @@ class Config:
             beside = os.path.join(os.path.dirname(path), value)
             target = value if os.path.exists(value) or not os.path.exists(beside) else beside
             if os.path.abspath(target) in including + (os.path.abspath(path),):
-                raise ConfigError("%s: %r includes itself" % (place, value))
+                raise SettingError("%s: %r includes itself" % (place, value))
             included = loading.read_text(target)
             self._load_lines(target, included, including + (os.path.abspath(path),))
 
@@ -151,7 +151,7 @@ class Config:
     def set(self, key: str, value: Any) -> None:
         """Set a key to a Python value."""
         if not isinstance(key, str):
-            raise ConfigError("config keys are strings, got %r" % (key,))
+            raise SettingError("config keys are strings, got %r" % (key,))
         self._recipe.append(("set", key, value))
         self._set(key, value, None)
 
@@ -255,7 +255,7 @@ class Config:
             return self._texts[key]
         if self._is_typed(key):
             return self._values[key]
-        raise ConfigError("config key %r is not set. %s" % (key, did_you_mean(key, self.keys())))
+        raise SettingError("config key %r is not set. %s" % (key, did_you_mean(key, self.keys())))
 
     __getitem__ = raw
 
@@ -274,7 +274,7 @@ class Config:
         try:
             result = reader(value)
         except ValueError as exc:
-            raise ConfigError("%s: %s" % (self.describe_source(key), exc)) from None
+            raise SettingError("%s: %s" % (self.describe_source(key), exc)) from None
         return default if result is None else result
 
     def unread_values(self) -> list[str]:
@@ -455,11 +455,11 @@ def _evaluated(key: str, text: str, old: Any, place: str) -> Any:
             kept = "The config has %s there. For a string, write ++%s %s" % (
                 shown_with_kind(old, most=80), key, '"%r"' % text.strip(),
             )  # fmt: skip
-            raise ConfigError(
+            raise SettingError(
                 "config key %r (%s): %s is no number, nor another value of Python. %s"
                 % (key, place, text.strip(), kept)
             ) from exc
-        raise ConfigError(
+        raise SettingError(
             "%s: %s for config key %r: %s: %s" % (place, json.dumps(text), key, type(exc).__name__, exc)
         ) from exc
 

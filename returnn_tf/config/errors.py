@@ -1,28 +1,29 @@
-"""Errors that a user can cause and fix, and the "did you mean" helper which they share."""
+"""Errors that a user can cause and fix, each with its topic, and the "did you mean" helper which they share.
+
+Within the package an error is raised by the class of its topic, whose page of ``returnn-tf explain`` is then named
+below the message. Those that derive from `DataError` have "Data" in their names.
+"""
 
 from __future__ import annotations
 
 import difflib
-import sys
-from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Optional
+from collections.abc import Iterable
+from typing import ClassVar, Optional
 
 #: Longer texts are not misspelt names, and comparing them is slow.
 _LONGEST_NAME = 100
 _SHORTEST_BEGINNING = 6
 
 
-#: A module or package sets it to the topic of the errors that it raises: a page of ``returnn-tf explain``.
-_TOPIC = "ERROR_TOPIC"
-
-
 class UserError(ValueError):
     """Something that a user caused and can fix.
 
     :param topic: the page of ``returnn-tf explain`` on it, or several, separated by blanks; by default that of the
-        module which raises the error
+        error which led to this one, else that of the class
     """
+
+    #: The page on errors of this class.
+    class_topic: ClassVar[str] = ""
 
     def __init__(self, *args: object, topic: str = "") -> None:
         super().__init__(*args)
@@ -31,7 +32,8 @@ class UserError(ValueError):
     @property
     def topic(self) -> str:
         """Return the pages of ``returnn-tf explain`` on this error, separated by blanks; empty if there is none."""
-        return self._topic or next(_topics(self), "")
+        cause = self.__cause__.topic if isinstance(self.__cause__, UserError) else ""
+        return self._topic or cause or self.class_topic
 
 
 class ConfigError(UserError):
@@ -42,26 +44,263 @@ class DataError(UserError):
     """A data file, dataset or batch is wrong: the message names the file or sequence tag. Ends with exit code 1."""
 
 
-def _topics(exc: BaseException) -> Iterator[str]:
-    """Yield the topics of an error and of those that led to it, the first one of these first.
+class AxisError(ConfigError):
+    """A description of an axis fits none or several."""
 
-    Within an error they are those of the functions that it passed, the innermost one first: of its module, or else of
-    the packages around it.
-    """
-    if isinstance(exc.__cause__, UserError):
-        yield from filter(None, [exc.__cause__.topic])
-    frames: list[TracebackType] = []
-    trace = exc.__traceback__
-    while trace is not None:
-        frames.append(trace)
-        trace = trace.tb_next
-    for frame in reversed(frames):
-        name = str(frame.tb_frame.f_globals.get("__name__", ""))
-        while name:
-            topic = getattr(sys.modules.get(name), _TOPIC, "")
-            if topic:
-                yield topic
-            name = name.rpartition(".")[0]
+    class_topic = "axes"
+
+
+class BatchError(ConfigError):
+    """The options of batches are wrong, or sequences do not fit them."""
+
+    class_topic = "batches"
+
+
+class CheckpointError(ConfigError):
+    """A path or option of checkpoints is wrong, or a checkpoint does not fit the config."""
+
+    class_topic = "checkpoints"
+
+
+class ClusterError(ConfigError):
+    """A job can't be submitted with these options."""
+
+    class_topic = "clusters"
+
+
+class CodeError(ConfigError):
+    """A function, class or import of a config is wrong."""
+
+    class_topic = "code-in-configs"
+
+
+class CommandError(ConfigError):
+    """An argument on the command line is wrong."""
+
+    class_topic = "commands"
+
+
+class ConfigFileError(ConfigError):
+    """A config file is missing or can't be read."""
+
+    class_topic = "config-file"
+
+
+class CtcError(ConfigError):
+    """A CTC loss does not fit the layer or its targets."""
+
+    class_topic = "ctc"
+
+
+class FileError(ConfigError):
+    """The options of a dataset that reads files are wrong, or a package for them is missing."""
+
+    class_topic = "data-files"
+
+
+class DatasetError(ConfigError):
+    """The options of a dataset are wrong."""
+
+    class_topic = "datasets"
+
+
+class DimError(ConfigError):
+    """Dims or shapes do not fit a layer."""
+
+    class_topic = "dims"
+
+
+class ExportError(ConfigError):
+    """A network can't be exported in this way."""
+
+    class_topic = "export"
+
+
+class DataKeyError(ConfigError):
+    """A data key is declared wrongly, or not at all."""
+
+    class_topic = "extern-data"
+
+
+class HorovodError(ConfigError):
+    """The options of training by several processes are wrong."""
+
+    class_topic = "horovod"
+
+
+class RateError(ConfigError):
+    """A setting of the learning rate or of the optimizer is wrong."""
+
+    class_topic = "learning-rate"
+
+
+class LoopError(ConfigError):
+    """A loop is wrong: its end, its states or its step axis."""
+
+    class_topic = "loops"
+
+
+class NativeError(ConfigError):
+    """Native ops can't be used or built as asked."""
+
+    class_topic = "native-ops"
+
+
+class OptionError(ConfigError):
+    """An option is unknown, missing, or has a wrong value."""
+
+    class_topic = "options"
+
+
+class PretrainError(ConfigError):
+    """A network or setting of pretraining is wrong."""
+
+    class_topic = "pretrain"
+
+
+class RasrError(ConfigError):
+    """The options of what RASR does are wrong."""
+
+    class_topic = "rasr"
+
+
+class SearchError(ConfigError):
+    """A beam search is wrong."""
+
+    class_topic = "search"
+
+
+class SettingError(ConfigError):
+    """A setting is wrong."""
+
+    class_topic = "settings"
+
+
+class SourceError(ConfigError):
+    """The sources of a layer, or the names of layers, are wrong."""
+
+    class_topic = "sources"
+
+
+class SparseError(ConfigError):
+    """Labels are given where numbers are needed, or the other way around."""
+
+    class_topic = "sparse-data"
+
+
+class TargetError(ConfigError):
+    """A loss does not fit the layer or its target."""
+
+    class_topic = "targets"
+
+
+class TextError(ConfigError):
+    """The options of a vocabulary or of a dataset of text are wrong."""
+
+    class_topic = "text-data"
+
+
+class BatchDataError(DataError):
+    """A batch, or a sequence for one, is wrong."""
+
+    class_topic = "batches"
+
+
+class CheckpointDataError(DataError):
+    """A checkpoint is missing, damaged, or can't be written."""
+
+    class_topic = "checkpoints"
+
+
+class CodeDataError(DataError):
+    """A function or class of a config gives wrong data."""
+
+    class_topic = "code-in-configs"
+
+
+class CommandDataError(DataError):
+    """A file that a command reads or writes is wrong."""
+
+    class_topic = "commands"
+
+
+class FileDataError(DataError):
+    """A data file is missing, damaged, or can't be written."""
+
+    class_topic = "data-files"
+
+
+class DatasetDataError(DataError):
+    """The data of a dataset are wrong."""
+
+    class_topic = "datasets"
+
+
+class DimDataError(DataError):
+    """Values do not fit the dims of a layer, or a file of a layer can't be written."""
+
+    class_topic = "dims"
+
+
+class OptionDataError(DataError):
+    """A file that an option names can't be read."""
+
+    class_topic = "options"
+
+
+class StepError(DataError):
+    """An op failed in a step."""
+
+    class_topic = "failed-step"
+
+
+class ExportDataError(DataError):
+    """An exported model does not compute what the network does, or can't be written."""
+
+    class_topic = "export"
+
+
+class HorovodDataError(DataError):
+    """A process of a training by several is lost, or has other data."""
+
+    class_topic = "horovod"
+
+
+class RateDataError(DataError):
+    """The file of learning rates and scores is wrong."""
+
+    class_topic = "learning-rate"
+
+
+class NativeDataError(DataError):
+    """Native ops can't be built or loaded."""
+
+    class_topic = "native-ops"
+
+
+class RasrDataError(DataError):
+    """RASR failed, or a file or answer of it is wrong."""
+
+    class_topic = "rasr"
+
+
+class SettingDataError(DataError):
+    """A file of a run can't be read or written, or a step failed."""
+
+    class_topic = "settings"
+
+
+class TextDataError(DataError):
+    """A file of text, or a text in it, is wrong."""
+
+    class_topic = "text-data"
+
+
+def error_name(exc: BaseException) -> str:
+    """Return the name of the class of an exception; of a class that only states a topic, that of its base."""
+    cls = type(exc)
+    states_topic = issubclass(cls, UserError) and cls.__module__ == __name__ and cls.class_topic
+    return (cls.__bases__[0] if states_topic else cls).__name__
 
 
 def shown(value: object, *, most: int = 300) -> str:

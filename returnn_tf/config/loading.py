@@ -19,11 +19,9 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Optional
 
-from returnn_tf.config.errors import ConfigError, shortened
+from returnn_tf.config.errors import ConfigError, ConfigFileError, shortened
 from returnn_tf.config.registry import missing_rooms
 from returnn_tf.config.user_code import described
-
-ERROR_TOPIC = "config-file"
 
 _MOST_BYTES = 64 << 20
 _MOST_LETTERS = 300  # of a line in an error
@@ -54,19 +52,19 @@ def read_text(path: str) -> str:
         with open(path, "rb") as file:  # which may be a pipe
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise ConfigError("%s: has more than %d MB, so it is not a config" % (path, _MOST_BYTES >> 20))
+            raise ConfigFileError("%s: has more than %d MB, so it is not a config" % (path, _MOST_BYTES >> 20))
         return io.TextIOWrapper(io.BytesIO(content), _encoding_of(content)).read()
     except SyntaxError as exc:
         unknown = str(exc.msg).startswith("unknown encoding")
-        raise ConfigError("%s: %s" % (path, exc.msg if unknown else "not a text file. " + _FORMS)) from None
+        raise ConfigFileError("%s: %s" % (path, exc.msg if unknown else "not a text file. " + _FORMS)) from None
     except FileNotFoundError:
-        raise ConfigError("config file %r not found (working directory: %s)" % (path, os.getcwd())) from None
+        raise ConfigFileError("config file %r not found (working directory: %s)" % (path, os.getcwd())) from None
     except UnicodeError:
-        raise ConfigError("%s: not a text file. %s" % (path, _FORMS)) from None
+        raise ConfigFileError("%s: not a text file. %s" % (path, _FORMS)) from None
     except LookupError as exc:  # the encoding is one of bytes, such as "hex"
-        raise ConfigError("%s: %s" % (path, exc)) from None
+        raise ConfigFileError("%s: %s" % (path, exc)) from None
     except OSError as exc:
-        raise ConfigError("config file %r can't be read: %s" % (path, exc.strerror or exc)) from None
+        raise ConfigFileError("config file %r can't be read: %s" % (path, exc.strerror or exc)) from None
 
 
 def _encoding_of(content: bytes) -> str:
@@ -121,7 +119,7 @@ def parse_lines(path: str, text: str) -> Iterator[tuple[int, str, str]]:
     for number, line in _content_lines(text):
         match = _KEY_VALUE.match(line.strip())
         if not match:
-            raise ConfigError("%s:%d: %s\n  expected 'key value' on each line" % (path, number, line.strip()))
+            raise ConfigFileError("%s:%d: %s\n  expected 'key value' on each line" % (path, number, line.strip()))
         yield number, match.group(1), match.group(2)
 
 
@@ -135,9 +133,9 @@ def parse_json(path: str, text: str) -> dict[str, Any]:
     try:
         values = json.loads(_JSON_TOKENS.sub(blank, text))
     except json.JSONDecodeError as exc:
-        raise ConfigError(_with_line(path, exc.lineno, text, "not valid JSON: %s" % exc.msg)) from None
+        raise ConfigFileError(_with_line(path, exc.lineno, text, "not valid JSON: %s" % exc.msg)) from None
     if not isinstance(values, dict):
-        raise ConfigError("%s: expected one JSON object {...}, got %s" % (path, type(values).__name__))
+        raise ConfigFileError("%s: expected one JSON object {...}, got %s" % (path, type(values).__name__))
     return values
 
 
@@ -154,14 +152,14 @@ def compile_python(path: str, text: str, fixed: Mapping[str, str]) -> PythonSour
         code = compile(tree, path, "exec", dont_inherit=True)
     except SyntaxError as exc:
         message = _with_line(path, exc.lineno or 1, text, "not valid Python: %s" % exc.msg, column=exc.offset)
-        raise ConfigError("%s\n%s" % (message, _FORMS)) from None
+        raise ConfigFileError("%s\n%s" % (message, _FORMS)) from None
     except ValueError as exc:  # NUL bytes
-        raise ConfigError("%s: not valid Python: %s. %s" % (path, exc, _FORMS)) from None
+        raise ConfigFileError("%s: not valid Python: %s. %s" % (path, exc, _FORMS)) from None
     except (RecursionError, MemoryError):  # which the parser raises, too
         text = (
             "%s: Python can't read it: an expression has too many parts or parentheses. Write it as several statements"
         )
-        raise ConfigError(text % path) from None
+        raise ConfigFileError(text % path) from None
     source = PythonSource(code)
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
@@ -245,7 +243,7 @@ def _check_duplicate_layers(path: str, text: str, node: ast.Dict) -> None:
                 key.value,
                 lines[key.value],
             )
-            raise ConfigError(_with_line(path, key.lineno, text, what))
+            raise ConfigFileError(_with_line(path, key.lineno, text, what))
         lines[key.value] = key.lineno
 
 
@@ -264,7 +262,7 @@ def run_python(path: str, text: str, code: CodeType, namespace: dict[str, Any]) 
             what = str(exc)
         else:
             what = described(exc)
-        raise ConfigError(_with_line(path, line, text, what)) from exc
+        raise ConfigFileError(_with_line(path, line, text, what)) from exc
 
 
 def _explain_import(exc: ImportError) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, Optional, TypeVar, Union
 
-from returnn_tf.config.errors import ConfigError, did_you_mean, shown
+from returnn_tf.config.errors import ConfigError, OptionError, did_you_mean, shown
 from returnn_tf.config.option_types import Written, fits_type, shown_with_kind, type_name, type_words
 from returnn_tf.config.read_only import ReadOnlyDict, ReadOnlyList
 from returnn_tf.logging.log import log
@@ -84,8 +84,10 @@ def axis_sizes(value: Optional[Iterable[Optional[int]]]) -> Optional[str]:
 T = TypeVar("T")
 
 
-class OptionError(ConfigError):
+class OptionValueError(ConfigError):
     """The options are wrong by themselves, whatever the sources of the layer are."""
+
+    class_topic = "options"
 
 
 #: Default of a required option.
@@ -218,7 +220,7 @@ class OptionInfo:
         """
         fault = self.fault(value)
         if fault:
-            raise ConfigError("%s: option %r %s" % (where, self.name, fault))
+            raise OptionError("%s: option %r %s" % (where, self.name, fault))
         if self.group is not None and isinstance(value, collections.abc.Mapping):
             check_options(self.group, value, where="%s: %s" % (where, self.name))
         if self.is_ignored(value):
@@ -343,7 +345,7 @@ def check_options(cls: type[Any], given: Mapping[str, Any], *, where: str, ignor
             continue
         if not isinstance(name, str) or name not in known:
             names = [info.name for info in own_options_first(cls)]
-            raise ConfigError("%s: unknown option %r. %s" % (where, name, did_you_mean(name, names, in_order=True)))
+            raise OptionError("%s: unknown option %r. %s" % (where, name, did_you_mean(name, names, in_order=True)))
         known[name].check_value(value, where)
         reason = known[name].idle(value, partial(is_on, known, given))
         if reason:
@@ -351,7 +353,7 @@ def check_options(cls: type[Any], given: Mapping[str, Any], *, where: str, ignor
     for info in known.values():
         if info.required and info.name not in given:
             kind = info.type_name if info.choices else type_words(info.type)
-            raise ConfigError("%s: the option %r is missing. It is: %s (%s)" % (where, info.name, info.help, kind))
+            raise OptionError("%s: the option %r is missing. It is: %s (%s)" % (where, info.name, info.help, kind))
 
 
 def from_options(
@@ -365,7 +367,7 @@ def from_options(
     :raises ConfigError: see `check_options`
     """
     if not isinstance(given, collections.abc.Mapping):
-        raise ConfigError("%s: expected a dict of options, got %s." % (where, shown_with_kind(given)))
+        raise OptionError("%s: expected a dict of options, got %s." % (where, shown_with_kind(given)))
     if none_is_absent:
         known = declared_options(cls)
         given = {name: value for name, value in given.items() if value is not None or not _is_absent(known.get(name))}

@@ -29,9 +29,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Generic, Optional, TypeVar
 
-from returnn_tf.config.errors import ConfigError, did_you_mean, nearest_name, shown
-
-ERROR_TOPIC = "options"
+from returnn_tf.config.errors import OptionError, did_you_mean, nearest_name, shown
 
 E = TypeVar("E")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -103,7 +101,7 @@ class Registry(Generic[E]):
         for name in names:
             old = self._places.get(self._key(name), place)
             if old != place:
-                raise ConfigError(
+                raise OptionError(
                     "%s %r is already taken by %s. Choose another name for %s." % (self.what, name, old, place)
                 )
         for name in names:
@@ -129,7 +127,7 @@ class Registry(Generic[E]):
         """
         entry = self.find(name)
         if entry is None:
-            raise ConfigError("%s: %s" % (where, self.unknown(name)))
+            raise OptionError("%s: %s" % (where, self.unknown(name)))
         return entry
 
     def unknown(self, name: Any) -> str:
@@ -187,7 +185,7 @@ class Registry(Generic[E]):
                 try:
                     plugin.load()
                 except ImportError as exc:
-                    raise ConfigError(
+                    raise OptionError(
                         "the plug-in %s = %s (entry point group %s) can't be imported: %s"
                         % (plugin.name, plugin.value, self._plugins, exc)
                     ) from exc
@@ -228,7 +226,7 @@ class OptionClasses(Registry[Any]):
         if is_plain:
             dataclasses.dataclass(eq=False, repr=False)(entry)  # changes the class in place
         if not entry.__doc__ or entry.__doc__.startswith(entry.__name__ + "("):
-            raise ConfigError("%s %r (%s): give it a docstring." % (self.what, names[0], entry.__qualname__))
+            raise OptionError("%s %r (%s): give it a docstring." % (self.what, names[0], entry.__qualname__))
         super().add(entry, *names, owner=owner)
         entry.class_name = names[0]
 

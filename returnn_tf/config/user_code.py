@@ -15,9 +15,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-from returnn_tf.config.errors import ConfigError, DataError, shortened
-
-ERROR_TOPIC = "code-in-configs"
+from returnn_tf.config.errors import CodeError, ConfigError, DataError, UserError, shortened
 
 CONFIG_MODULE = "__returnn_tf_config__"  # the module name of all code in Python configs
 USER_CODE = "__returnn_tf_user_code__"  # in the builtins of configs and of the files beside them
@@ -71,13 +69,11 @@ def call_of_config(where: str, function: Any, **arguments: Any) -> Any:
         trace = exc.__traceback__
         if getattr(function, "__code__", None) is None and trace is not None and trace.tb_next is None:
             names = ", ".join(arguments) or "no arguments"
-            raise ConfigError("%s: %r can't be called with %s: %s" % (where, function, names, exc)) from exc
+            raise CodeError("%s: %r can't be called with %s: %s" % (where, function, names, exc)) from exc
         raise
 
 
-def result_of_config(
-    where: str, function: Any, *, error: type[ConfigError] | type[DataError] = ConfigError, **arguments: Any
-) -> Any:
+def result_of_config(where: str, function: Any, *, error: type[UserError] = CodeError, **arguments: Any) -> Any:
     """Call a function from a config, and turn every exception in it into one error.
 
     :param where: how errors begin

@@ -22,8 +22,6 @@ from typing import Any, Optional
 from returnn_tf.config.registry import of_rooms
 from returnn_tf.config.user_code import USER_CODE, is_user_file
 
-ERROR_TOPIC = "code-in-configs"
-
 
 class ConfigImports:
     """Modules for import statements of configs besides those on the path. In this class: none."""

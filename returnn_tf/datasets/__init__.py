@@ -16,8 +16,6 @@ from returnn_tf.datasets.hdf.writer import HDFWriter
 from returnn_tf.datasets.loading.loader import BatchLoader
 from returnn_tf.datasets.synthetic.static import StaticDataset
 
-ERROR_TOPIC = "datasets"
-
 __all__ = [
     "Batch",
     "BatchLoader",

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
-from returnn_tf.config import Config, ConfigError, did_you_mean, nearest_name
+from returnn_tf.config import Config
+from returnn_tf.config.errors import ConfigError, DatasetError, did_you_mean, nearest_name
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.datasets.core.base import Dataset, make_dataset, parse_dataset_spec
 from returnn_tf.datasets.core.seq_order import SEED_OFFSET_VARIABLE
@@ -43,7 +44,7 @@ def dataset_from_config(config: ConfigLike, name: str, *, rank: int = 0, **defau
     try:
         dataset_cls, given = parse_dataset_spec(spec, NamesOfConfig(config))
     except ConfigError as exc:
-        raise ConfigError("config key %r: %s" % (name, _hint_at_key(config, name, spec) or exc)) from None
+        raise DatasetError("config key %r: %s" % (name, _hint_at_key(config, name, spec) or exc)) from None
     cached = DataSettings(config).cache_size is not None and isinstance(spec, (Mapping, str))
     if cached and not given.get("partition_epoch"):
         options["cache_byte_size"] = _cache_bytes(config, name)
@@ -72,7 +73,7 @@ class DatasetOfConfig:
         """Create the dataset."""
         dataset = dataset_from_config(self.config, self.name, **self.defaults)
         if dataset is None:
-            raise ConfigError(
+            raise DatasetError(
                 "the config has no dataset %r. %s" % (self.name, did_you_mean(self.name, _names(self.config)))
             )
         return dataset
@@ -198,4 +199,4 @@ def _cache_bytes(config: Config, name: str) -> int:
     try:
         return int(float(text.rstrip("KMG")) * factor)
     except ValueError:
-        raise ConfigError("config key 'cache_size' is %r, but must be bytes or text such as '4G'" % (value,)) from None
+        raise DatasetError("config key 'cache_size' is %r, but must be bytes or text such as '4G'" % (value,)) from None

@@ -2,5 +2,4 @@
 
 from returnn_tf.logging.log import log
 
-ERROR_TOPIC = "settings"
 log.attach()

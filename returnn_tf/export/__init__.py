@@ -12,8 +12,6 @@ from typing import Any
 
 from returnn_tf.export.export import export as _export
 
-ERROR_TOPIC = "export"
-
 
 class _CallablePackage(types.ModuleType):
     def __call__(self, *args: Any, **options: Any) -> None:

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.compiler.plan_config import plan_from_config
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
+from returnn_tf.config.errors import ExportError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -83,15 +84,15 @@ def compile_graph(config: Config, request: GraphRequest) -> CompiledGraph:
 
 def _check(request: GraphRequest) -> None:
     if request.train is not False and request.search:
-        raise ConfigError("--search 1 needs --train 0: a search ignores the targets that a training follows.")
+        raise ExportError("--search 1 needs --train 0: a search ignores the targets that a training follows.")
     if not request.steps:
         if request.graph_counts is not None:
-            raise ConfigError("--update_i_in_graph is about single steps: it needs --rec_step_by_step LAYER.")
+            raise ExportError("--update_i_in_graph is about single steps: it needs --rec_step_by_step LAYER.")
         return
     if request.search:
-        raise ConfigError("--rec_step_by_step needs --search 0: the search is the part of the decoder.")
+        raise ExportError("--rec_step_by_step needs --search 0: the search is the part of the decoder.")
     if request.train is not False or request.losses:
-        raise ConfigError("--rec_step_by_step needs --train 0 and --eval 0: a decoder has no targets.")
+        raise ExportError("--rec_step_by_step needs --train 0 and --eval 0: a decoder has no targets.")
 
 
 def _config_of_epoch(config: Config, epoch: Optional[int]) -> Config:
@@ -103,10 +104,10 @@ def _config_of_epoch(config: Config, epoch: Optional[int]) -> Config:
     if epoch is None:
         if settings.network is None:
             hint = "Give --epoch, with which get_network is called." if settings.get_network else "Add a network."
-            raise ConfigError("The config has no network. %s" % hint)
+            raise ExportError("The config has no network. %s" % hint)
         return derived(config, {}, hidden={"get_network": None})
     if TrainingSettings(config).pretrain:
-        raise ConfigError(
+        raise ExportError(
             "%s: with pretraining the network of an epoch is made from the one in the config. Omit --epoch for the "
             "network after pretraining." % TrainingSettings(config).describe_source("pretrain")
         )

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.options import from_options
 from returnn_tf.engine.support.atomic_files import staging
 from returnn_tf.export.exporters import EXPORTERS, Exporter
@@ -48,9 +48,9 @@ def check_folder(folder: str) -> None:
     :raises ConfigError: there is something already
     """
     if not folder:
-        raise ConfigError("export: the output folder has an empty name.")
+        raise ExportError("export: the output folder has an empty name.")
     if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        raise ConfigError("export: %s exists already. Remove it, or choose another folder." % folder)
+        raise ExportError("export: %s exists already. Remove it, or choose another folder." % folder)
 
 
 def write_export(exporter: Exporter, net: Network, folder: str) -> None:
@@ -67,7 +67,7 @@ def write_export(exporter: Exporter, net: Network, folder: str) -> None:
             check_folder(folder)  # again: something may have appeared meanwhile
             os.replace(temp, folder)
     except OSError as exc:
-        raise DataError("%s: %s" % (exc.filename or folder, exc.strerror or exc)) from exc
+        raise ExportDataError("%s: %s" % (exc.filename or folder, exc.strerror or exc)) from exc
     finally:
         for path in made:
             with contextlib.suppress(OSError):  # not empty: the export is there

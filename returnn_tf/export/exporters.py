@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import ExportDataError
 from returnn_tf.config.options import option
 from returnn_tf.config.registry import OptionClasses
 from returnn_tf.export.inference import InferenceModel
@@ -84,7 +84,7 @@ class Exporter(abc.ABC):
             expected, got = model.expected(sample), self.run(folder, sample)
             found = difference(model.outputs, expected, got, self.largest_difference())
             if found:
-                raise DataError(
+                raise ExportDataError(
                     "The export to %s does not compute what the network does, so nothing was written: %s."
                     % (self.class_name, found)
                 )

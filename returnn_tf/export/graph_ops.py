@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 
 #: Types of ops that call Python functions of this process.
 _PYTHON = frozenset(["PyFunc", "PyFuncStateless", "EagerPyFunc"])
@@ -31,7 +31,7 @@ def check_ops(graph_def: Any, target: str) -> None:
     """
     for op in all_ops(graph_def):
         if op.op in _PYTHON:
-            raise ConfigError(
+            raise ExportError(
                 "export to %s: the op %r calls a Python function, which no other program can. Export layers that do "
                 "not need it (outputs), or replace its layer." % (target, op.name)
             )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.compiler.feed import batch_major_order, feed_layout
 from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DataError, ExportDataError, ExportError
 from returnn_tf.engine.support.step_errors import reason
 from returnn_tf.export.graph_ops import op_types
 from returnn_tf.export.sample import random_batch
@@ -71,7 +71,7 @@ class InferenceModel:
         if outputs:
             return list(dict.fromkeys(net.plan.find_nodes(outputs, "outputs")))
         if not net.plan.outputs:
-            raise ConfigError('Export: the network has no layer "output", and none has is_output_layer. Name outputs.')
+            raise ExportError('Export: the network has no layer "output", and none has is_output_layer. Name outputs.')
         return list(net.plan.outputs.values())
 
     @property
@@ -86,7 +86,7 @@ class InferenceModel:
         """
         lacking = [name for name in self.feed_keys if name not in inputs]
         if lacking:
-            raise ConfigError("Export: the inputs lack %r." % lacking[0])
+            raise ExportError("Export: the inputs lack %r." % lacking[0])
         return {feed: inputs[name] for name, feed in self.feed_keys.items()}
 
     def emit(
@@ -213,7 +213,7 @@ class InferenceModel:
         try:
             found = {name: value.numpy() for name, value in self._graph(**inputs).items()}
         except tf.errors.OpError as exc:
-            raise DataError(
+            raise ExportDataError(
                 "Export: the network can't compute the random batch on which exports are compared: %s" % reason(exc)
             ) from exc
         for variable, value in before:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.export.graph_ops import all_ops, op_types
 from returnn_tf.export.layer_table import choose_another
 from returnn_tf.graph.emit_node import op_scope
@@ -67,4 +67,4 @@ def check_assignments(plan: Plan, graph_def: Any, target: str) -> None:
         what = "export to %s: the layer %r (class %r) changes a variable, but there are only constants." % (
             target, node.path, node.layer.class_name
         )  # fmt: skip
-        raise ConfigError(" ".join(filter(None, [what, choose_another([node.layer.class_name], target)])))
+        raise ExportError(" ".join(filter(None, [what, choose_another([node.layer.class_name], target)])))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf._version import __version__
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import ExportDataError
 from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.export.data_facts import feature_settings, label_facts
 from returnn_tf.export.exporters import Exporter
@@ -92,7 +92,7 @@ def read_side_file(folder: str) -> dict[str, Any]:
             content = json.load(file)
     except (OSError, ValueError, RecursionError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
-        raise DataError("%s can't be read as the side file of an export: %s" % (path, reason)) from None
+        raise ExportDataError("%s can't be read as the side file of an export: %s" % (path, reason)) from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise DataError("%s is not the side file of an export of this version of returnn_tf." % path)
+        raise ExportDataError("%s is not the side file of an export of this version of returnn_tf." % path)
     return content

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.tensor_info import STATE, TensorInfo, graph_name
 from returnn_tf.graph.carried_state import CarriedState, KeptSpec
@@ -37,7 +37,7 @@ class StreamingModel(InferenceModel):
         for name, spec in self._find_states().items():
             base = "state_" + graph_name(re.sub("/state(/|$)", r"\1", name))
             if base in self._state_names or base in self.input_infos or base + NEXT in self.outputs:
-                raise ConfigError("Export with state: two inputs would be called %r. Rename a layer." % base)
+                raise ExportError("Export with state: two inputs would be called %r. Rename a layer." % base)
             self._state_names[base] = name
             self.input_infos[base] = _state_info(base, spec)
             self.outputs[base + NEXT] = _state_info(base + NEXT, spec)
@@ -135,7 +135,7 @@ class FedStates(CarriedState):
         :raises ConfigError: another state has this name
         """
         if self.specs.setdefault(spec.name, spec) is not spec:
-            raise ConfigError("Export with state: two states are called %r. Rename a layer." % spec.name)
+            raise ExportError("Export with state: two states are called %r. Rename a layer." % spec.name)
         self._firsts[spec.name] = first = tf.convert_to_tensor(first)
         if self._given is None:
             return first

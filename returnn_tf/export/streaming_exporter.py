@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import Exporter
 from returnn_tf.export.inference import InferenceModel
@@ -56,7 +56,7 @@ def check_stream(model: StreamingModel, block: int) -> None:
     if _fault(model, block) is None:
         if model.states:
             return
-        raise ConfigError(
+        raise ExportError(
             "Export with state: none of the layers is recurrent, a frame of the outputs depends on this frame alone.%s "
             "Export without." % _moved_out(model)
         )
@@ -64,8 +64,8 @@ def check_stream(model: StreamingModel, block: int) -> None:
         for group in nodes:
             found = _first_wrong(model, group, block)
             if found is not None:
-                raise ConfigError(found)
-    raise ConfigError("Export with state: the outputs depend on more than the frames so far. Export without.")
+                raise ExportError(found)
+    raise ExportError("Export with state: the outputs depend on more than the frames so far. Export without.")
 
 
 def _layers(model: InferenceModel) -> list[Node]:

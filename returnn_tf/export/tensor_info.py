@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from returnn_tf.compiler.feed import batch_major_order
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.decide import has_scores
 from returnn_tf.tensor import Data
@@ -111,7 +111,7 @@ def _by_name(infos: Iterable[TensorInfo], what: str) -> dict[str, TensorInfo]:
     for info in infos:
         other = found.setdefault(info.name, info)
         if other is not info:
-            raise ConfigError(
+            raise ExportError(
                 "Export: two %s would be called %r: %s of %r and %s of %r. Rename one of them."
                 % (what, info.name, other.kind, other.layer, info.kind, info.layer)
             )

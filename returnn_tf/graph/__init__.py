@@ -1,3 +1,1 @@
 """The layer framework: `Layer`, `Loss`, nodes, the registry, and the contexts for planning and emitting."""
-
-ERROR_TOPIC = "dims"

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, TypeVar
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.carried_state import KeptSpec
@@ -265,7 +265,7 @@ class EmitContext(Lengths):
 
     def _need_outside(self) -> None:
         if self.lowering.is_child:
-            raise ConfigError(
+            raise DimError(
                 "Layer %r (class %r) can't be in a loop, a branch of 'cond' or the like. Put it outside."
                 % (self.node.path, self.node.layer.class_name)
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.ops.frames.shape import expand_at, to_layout
@@ -93,7 +93,7 @@ class Lengths:
             return expand_at(flat, [i for i in range(data.rank) if i != axis])
         batch = data.batch_axis
         if batch is None:
-            raise ConfigError(
+            raise DimError(
                 "the source %s has no batch axis, but each sequence has its own length in %s. First combine it with a "
                 "source that has one." % (data, dim)
             )
@@ -118,7 +118,7 @@ class Lengths:
         over, lens = self.lowering.lens_by_frame(dim)
         for frames in over:
             if frames not in data.dims and not (frames.is_batch and data.batch_axis is not None):
-                raise ConfigError(
+                raise DimError(
                     "the lengths of the axis %s vary with the frames of the axis %s, which %s lacks. Combine it with "
                     "that axis first, e.g. by dot with a query%s."
                     % (dim, frames, data, _KEEP_IN_LOOP if frames.is_loop else "")

@@ -28,6 +28,8 @@ class LoweringError(ConfigError):
     so that log level 5 shows the traceback.
     """
 
+    class_topic = "dims"
+
 
 def emit_node(lowering: Lowering, node: Node) -> None:
     """Emit the ops of a node, check them against its template, and store the value.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Callable, ClassVar, Generic, Optional, TypeVar, Union, cast
 
-from returnn_tf.config.errors import ConfigError, shown
+from returnn_tf.config.errors import DimError, shown
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import LayerRef, LayerRefs, at_least, axis_size, dropout_rate, finite, option
 from returnn_tf.graph.carried_state import KeptSpec
@@ -221,7 +221,7 @@ class Layer(Sealable):
 
         :raises ConfigError: why they can't be given out
         """
-        raise ConfigError("it computes none inside")
+        raise DimError("it computes none inside")
 
     def emit_weights(self, ctx: Any) -> Any:
         """Emit the attention weights inside, before dropout, once more; see `returnn_tf.compiler.inner_weights`.
@@ -337,14 +337,12 @@ class Layer(Sealable):
         :raises ConfigError: neither a name nor a list of names
         """
         if given is not None and not isinstance(given, (str, list, tuple, dict)):
-            raise ConfigError(
-                "%s: 'from' must be the name of a layer or a list of names, got %s." % (where, shown(given))
-            )
+            raise DimError("%s: 'from' must be the name of a layer or a list of names, got %s." % (where, shown(given)))
         sources = cls.source_list(given)
         for source in sources:
             name = source[0] if isinstance(source, tuple) and source else source
             if not isinstance(name, str):
-                raise ConfigError("%s: 'from' must hold names of layers, got %s." % (where, shown(source)))
+                raise DimError("%s: 'from' must hold names of layers, got %s." % (where, shown(source)))
         return sources
 
     # --- what a planned layer says about itself ---

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, TargetError
 from returnn_tf.config.options import LayerOrNumber, LayerRef, option
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, Aux, T
 from returnn_tf.graph.emit_context import EmitContext
@@ -18,8 +18,6 @@ from returnn_tf.graph.semantics import Semantics
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
-
-ERROR_TOPIC = "targets"
 
 
 class LossPlanContext:
@@ -46,7 +44,7 @@ class LossPlanContext:
 
     def error(self, message: str) -> ConfigError:
         """Return an error to raise; the compiler prepends the layer path."""
-        return ConfigError(message)
+        return TargetError(message)
 
 
 class LossContext:
@@ -227,7 +225,7 @@ class Loss(Sealable):
         :param float_dtype: see `Semantics`
         :raises ConfigError: if this loss has no values before the sum
         """
-        raise ConfigError("the loss %r has no values per frame or sequence." % self.class_name)
+        raise TargetError("the loss %r has no values per frame or sequence." % self.class_name)
 
     def unreduced(self, ctx: LossContext, *, error: bool = False) -> Any:
         """Return the values (or errors) before the sum, in the layout of `unreduced_template`."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional, TypeVar
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
@@ -169,7 +169,7 @@ class Lowering:
         over, lens = self.lens_by_frame(dim)
         frames = [d for d in over if not d.is_batch]
         if frames:
-            raise ConfigError(
+            raise DimError(
                 "the lengths of the axis %s vary with the frames of the axis %s; this layer supports only lengths by "
                 "sequence. Combine it with the axis %s first, e.g. by dot or softmax_over_spatial."
                 % (dim, frames[0], frames[0])

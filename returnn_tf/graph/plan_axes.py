@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, DimError, LoopError, SourceError, SparseError
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
@@ -21,12 +21,9 @@ class PlannedAxes:
         self.behavior_version = planner.semantics.behavior_version
         self.float_dtype = planner.semantics.float_dtype
 
-    def error(self, message: str, *, topic: str = "") -> ConfigError:
-        """Return an error to raise; the compiler prepends layer path, class and sources.
-
-        :param topic: page of ``returnn-tf explain``; by default that of the module which raises it
-        """
-        return ConfigError(message, topic=topic)
+    def error(self, message: str) -> ConfigError:
+        """Return an error to raise; the compiler prepends layer path, class and sources."""
+        return DimError(message)
 
     def axis(self, data: Data, desc: AxisDesc) -> int:
         """Return the index of the one axis that matches."""
@@ -48,22 +45,20 @@ class PlannedAxes:
     def single_source(self) -> Data:
         """Return the template of the only source."""
         if len(self.node.sources) != 1:
-            raise self.error("needs exactly one source in 'from', got %d." % len(self.node.sources), topic="sources")
+            raise SourceError("needs exactly one source in 'from', got %d." % len(self.node.sources))
         return self.node.sources[0].output
 
     def need_feature(self, data: Data, what: str = "the source") -> Dim:
         """Return the feature dim; raise an error if there is none or if the data is sparse."""
         if data.sparse_dim is not None:
-            raise self.error(
+            raise SparseError(
                 "%s is sparse (label indices of %s), but dense features are needed. Embed it by a linear layer first, "
                 "or make it one-hot." % (what, data.sparse_dim),
-                topic="sparse-data",
             )
         dim = data.feature_dim
         if data.unknown:
-            raise self.error(
+            raise LoopError(
                 "the shape of %s follows from itself in a loop. Give that layer n_out or initial_output." % what,
-                topic="loops",
             )
         if dim is None:
             raise self.error(

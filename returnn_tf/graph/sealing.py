@@ -13,6 +13,8 @@ from returnn_tf.config import ConfigError
 class SealedError(ConfigError, AttributeError):
     """An attribute of a sealed object was set or deleted, by a class in a config or of a plug-in."""
 
+    class_topic = "code-in-configs"
+
 
 class Sealable:
     """An object whose attributes cannot be set after `seal`."""
@@ -29,12 +31,12 @@ class Sealable:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
-            raise SealedError(self._refusal(name), topic="code-in-configs")
+            raise SealedError(self._refusal(name))
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         if self._sealed:
-            raise SealedError(self._refusal(name), topic="code-in-configs")
+            raise SealedError(self._refusal(name))
         object.__delattr__(self, name)
 
     def _refusal(self, name: str) -> str:

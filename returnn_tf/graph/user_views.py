@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.config.registry import missing_rooms, of_rooms
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
@@ -84,7 +84,7 @@ class NoView:
         if name.startswith("__"):
             raise AttributeError(name)
         text = "Layer %r (class %r): its code asks for %r of a layer."
-        raise ConfigError(" ".join([text % (self._node.path, self._node.layer.class_name, name), *missing_rooms()]))
+        raise DimError(" ".join([text % (self._node.path, self._node.layer.class_name, name), *missing_rooms()]))
 
 
 @functools.cache

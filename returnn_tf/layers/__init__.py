@@ -2,5 +2,3 @@
 
 # The compiler makes layers of this class, so that it is on the floor below.
 from returnn_tf.graph.source import SourceLayer as SourceLayer
-
-ERROR_TOPIC = "dims"

@@ -1,3 +1,1 @@
 """The log: the output of a run for people, on the terminal, in files and piped to commands."""
-
-ERROR_TOPIC = "settings"

@@ -1,3 +1,1 @@
 """The emitted loop: its nodes, inputs, states and hypotheses."""
-
-ERROR_TOPIC = "loops"

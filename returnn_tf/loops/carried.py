@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional, cast
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import LoopError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.loops.hypotheses import InPlace
@@ -88,12 +88,12 @@ class CarriedValues:
     def _check_stream(self) -> None:
         path = self._loop.path
         if self._loop.search is not None:
-            raise ConfigError("Layer %r: a search can't go on from block to block of frames. Export its scores." % path)
+            raise LoopError("Layer %r: a search can't go on from block to block of frames. Export its scores." % path)
         for node in self._nodes:
             if isinstance(node.layer, StepIndexLayer):
-                raise ConfigError("%r counts the steps of a call, not those of all blocks of frames." % node.path)
+                raise LoopError("%r counts the steps of a call, not those of all blocks of frames." % node.path)
             if node.layer.history_grows and not node.layer.carries_history():
-                raise ConfigError(
+                raise LoopError(
                     "Layer %r (class %r) refers to all steps so far, so it can't go on from block to block of frames."
                     % (node.path, node.layer.class_name)
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import LoopError
 from returnn_tf.graph.aux_values import OnExit
 from returnn_tf.graph.block_end import frame_before
 from returnn_tf.graph.emit_context import EmitContext
@@ -223,7 +223,7 @@ class StepIndexLayer(Layer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a scalar, or [steps]."""
         if self._loop_dim is not None and ctx.continues:
-            raise ConfigError("%r counts the steps of a call, not those of all blocks of frames." % self.node.path)
+            raise LoopError("%r counts the steps of a call, not those of all blocks of frames." % self.node.path)
         return ctx.lowering.loop_index if self._loop_dim is None else tf.range(ctx.size(self._loop_dim))
 
 

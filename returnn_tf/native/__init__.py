@@ -10,8 +10,6 @@ from returnn_tf.native.lstm import lstm_ops, native_lstm
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
 from returnn_tf.native.portable import portable_ops
 
-ERROR_TOPIC = "native-ops"
-
 __all__ = [
     "NativeOpError",
     "align_ops",

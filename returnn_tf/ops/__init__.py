@@ -1,3 +1,1 @@
 """Functions on tensors, independent of layers and networks."""
-
-ERROR_TOPIC = "options"

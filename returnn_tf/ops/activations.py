@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import OptionError, did_you_mean
 from returnn_tf.util.lazy_tf import tf
 
 #: Activations which normalise over the feature axis, and therefore want it last.
@@ -106,12 +106,12 @@ def check_activation(name: Any) -> None:
             compile(name.strip(), "<activation>", "eval")
         except SyntaxError as exc:
             message = "the activation %r is not a valid expression: %s. Write e.g. 'tf.minimum(x, 1.0)'." % (name, exc)
-            raise ConfigError(message) from exc
+            raise OptionError(message) from exc
         return
     for part in str(name).split("|"):
         for word in _words(part.strip()):
             if _function(word.lower()) is None:
-                raise ConfigError("unknown activation %r. %s" % (word, did_you_mean(word, _ACTIVATIONS)))
+                raise OptionError("unknown activation %r. %s" % (word, did_you_mean(word, _ACTIVATIONS)))
 
 
 def get_activation(name: Any, opts: Optional[dict[str, Any]] = None) -> Callable[[Any], Any]:
@@ -249,11 +249,11 @@ def _tree(part: str) -> ast.expr:
     try:
         tree = ast.parse(part, mode="eval").body
     except SyntaxError as exc:
-        raise ConfigError("the activation %r does not parse: %s." % (part, exc.msg)) from None
+        raise OptionError("the activation %r does not parse: %s." % (part, exc.msg)) from None
     for node in ast.walk(tree):
         good = isinstance(node, (ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.USub, *_OPERATORS))
         if not good and not (isinstance(node, ast.Constant) and isinstance(node.value, (int, float))):
-            raise ConfigError(
+            raise OptionError(
                 "the activation %r must be a name, or names and numbers combined by + - * /. Give a function for "
                 "anything else." % part
             )

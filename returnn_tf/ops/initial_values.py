@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.util.lazy_tf import tf
 
 Draw = Callable[[tuple[int, ...], np.random.Generator], NDArray[Any]]
@@ -115,7 +115,7 @@ def random_uniform(minval: float = 0.0, maxval: Optional[float] = None) -> Drawn
     """Draw from the uniform distribution in [minval, maxval); maxval is 1 by default."""
     top = 1.0 if maxval is None else maxval
     if not minval <= top:
-        raise ConfigError("random_uniform: minval %s is above maxval %s." % (minval, top))
+        raise OptionError("random_uniform: minval %s is above maxval %s." % (minval, top))
     return Drawn(lambda shape, rng: rng.uniform(minval, top, shape))
 
 
@@ -140,11 +140,11 @@ def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str
     is the truncated one.
     """
     if not scale > 0:
-        raise ConfigError("variance_scaling: scale must be above 0, got %s." % scale)
+        raise OptionError("variance_scaling: scale must be above 0, got %s." % scale)
     if mode not in _MODES:
-        raise ConfigError("variance_scaling: unknown mode %r. Use %s." % (mode, ", ".join(_MODES)))
+        raise OptionError("variance_scaling: unknown mode %r. Use %s." % (mode, ", ".join(_MODES)))
     if distribution not in _DISTRIBUTIONS:
-        raise ConfigError(
+        raise OptionError(
             "variance_scaling: unknown distribution %r. Use %s." % (distribution, ", ".join(_DISTRIBUTIONS))
         )
 

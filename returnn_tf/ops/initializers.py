@@ -15,8 +15,7 @@ from typing import Any, Callable, Optional, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, did_you_mean
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import ConfigError, OptionError, did_you_mean, shown
 from returnn_tf.ops import initial_values
 from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow, variance_scaling
 from returnn_tf.tensor import DTYPES
@@ -87,17 +86,17 @@ def get_initializer(spec: Any, names: Optional[Mapping[str, Any]] = None) -> Any
         if hasattr(spec, "get_config"):
             return FromTensorFlow(lambda: spec, getattr(spec, "seed", None) is not None)
         return spec
-    raise ConfigError("An initialiser is a number, an array, a name, an expression or a dict, not %s." % shown(spec))
+    raise OptionError("An initialiser is a number, an array, a name, an expression or a dict, not %s." % shown(spec))
 
 
 def _from_dict(spec: Mapping[str, Any]) -> Any:
     arguments = dict(spec)
     name = arguments.pop("class", None)
     if not isinstance(name, str):
-        raise ConfigError("The initialiser %s lacks its 'class', e.g. 'VarianceScaling'." % shown(spec))
+        raise OptionError("The initialiser %s lacks its 'class', e.g. 'VarianceScaling'." % shown(spec))
     known = _find(name)
     if known is None:
-        raise ConfigError("Unknown class of initialiser %r. %s" % (name, did_you_mean(name, map(_class_name, _MAKERS))))
+        raise OptionError("Unknown class of initialiser %r. %s" % (name, did_you_mean(name, map(_class_name, _MAKERS))))
     return _make(known, name, (), arguments)
 
 
@@ -107,26 +106,26 @@ def _from_text(text: str, names: Mapping[str, Any]) -> Any:
         if known is not None:
             return _make(known, text, (), {})
         if text.isidentifier():
-            raise ConfigError("Unknown initialiser %r. %s" % (text, did_you_mean(text, [*_MAKERS, *_ALIASES])))
+            raise OptionError("Unknown initialiser %r. %s" % (text, did_you_mean(text, [*_MAKERS, *_ALIASES])))
     try:
         value = eval(text, _Names(names))
     except ConfigError:
         raise
     except NameError as exc:
         hint = did_you_mean(exc.name, [*_MAKERS, *names, "numpy", "math", "tf"])
-        raise ConfigError("Initialiser %r: %s. %s" % (text, exc, hint)) from None
+        raise OptionError("Initialiser %r: %s. %s" % (text, exc, hint)) from None
     except Exception as exc:  # code of the user may raise anything
-        raise ConfigError("Initialiser %r: %s: %s" % (text, type(exc).__name__, exc)) from exc
+        raise OptionError("Initialiser %r: %s: %s" % (text, type(exc).__name__, exc)) from exc
     if inspect.isfunction(value) or isinstance(value, _Maker):
         value = value()
     if hasattr(value, "numpy") and tf.is_tensor(value):
         value = value.numpy()
     if isinstance(value, str):
-        raise ConfigError("Initialiser %r: the expression gives the text %r. Write the name alone." % (text, value))
+        raise OptionError("Initialiser %r: the expression gives the text %r. Write the name alone." % (text, value))
     try:
         return get_initializer(np.asarray(value) if isinstance(value, (list, tuple)) else value)
     except ConfigError as exc:
-        raise ConfigError("Initialiser %r: %s" % (text, exc)) from None
+        raise OptionError("Initialiser %r: %s" % (text, exc)) from None
 
 
 def _make(known: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -140,13 +139,13 @@ def _make(known: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any
         arguments = dict(bound.arguments)
         seed, dtype = arguments.pop("seed", None), _dtype_name(arguments.pop("dtype", None))
         if dtype is not None and dtype not in DTYPES:
-            raise ConfigError("Initialiser %r: unknown dtype %r. %s" % (name, dtype, did_you_mean(dtype, DTYPES)))
+            raise OptionError("Initialiser %r: unknown dtype %r. %s" % (name, dtype, did_you_mean(dtype, DTYPES)))
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
-            raise ConfigError("Initialiser %r: the seed must be an int, not %r." % (name, seed))
+            raise OptionError("Initialiser %r: the seed must be an int, not %r." % (name, seed))
         plain = function(**arguments)
     except TypeError as exc:
         listed = ", ".join(_signature(known, function).parameters)
-        raise ConfigError("Initialiser %r: %s. Its arguments: %s." % (name, exc, listed)) from None
+        raise OptionError("Initialiser %r: %s. Its arguments: %s." % (name, exc, listed)) from None
     return plain if seed is None else initial_values.seeded(known, arguments, int(seed), plain)
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.toolchain import cpu_features
 from returnn_tf.util.lazy_tf import tf
@@ -59,6 +59,6 @@ def keep_compiled() -> str:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if not is_ours(folder):  # it is loaded as code
         text = "jit_compile: the folder %s belongs to another user, or others may write to it: fix its permissions"
-        raise ConfigError((text + ", or set %s to another folder") % (folder, ENVIRONMENT))
+        raise OptionError((text + ", or set %s to another folder") % (folder, ENVIRONMENT))
     os.environ[_FLAGS] = ("%s %s%s" % (os.environ.get(_FLAGS, ""), _FOLDER_FLAG, folder)).strip()
     return folder

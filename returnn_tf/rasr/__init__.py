@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ERROR_TOPIC = "rasr"
-
 #: Group of entry points -> name -> module that registers entries.
 PLUG_INS: Mapping[str, Mapping[str, str]] = {
     "returnn_tf.automata": {"sprint": "returnn_tf.rasr.layers.automata"},

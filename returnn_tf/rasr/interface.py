@@ -15,7 +15,8 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import RasrError
 from returnn_tf.config.settings import setting_by_key
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.logging.log import log
@@ -36,13 +37,13 @@ def parse_pairs(text: str) -> dict[str, str]:
         parts = ["configfile:" + parts[0]]
     for part in parts:
         if ":" not in part:
-            raise ConfigError("pymod-config: %r must be a list key:value,key:value, but has %r" % (text, part))
+            raise RasrError("pymod-config: %r must be a list key:value,key:value, but has %r" % (text, part))
     pairs = dict(part.split(":", 1) for part in parts)
     if pairs.get("action", "forward") not in ACTIONS:
-        raise ConfigError("pymod-config: action:%s is unknown; there are %s" % (pairs["action"], ", ".join(ACTIONS)))
+        raise RasrError("pymod-config: action:%s is unknown; there are %s" % (pairs["action"], ", ".join(ACTIONS)))
     path = pairs.get("configfile")
     if not path or not os.path.isfile(path):
-        raise ConfigError(
+        raise RasrError(
             "pymod-config: %s (current directory: %s)"
             % ("the config file %r does not exist" % path if path else "configfile:<config> is missing", os.getcwd())
         )
@@ -109,19 +110,19 @@ def init(
         return _feature_scorer(pairs, action, sprint_unit=sprint_unit, name=name, config=config, **others)
     if action == "forward":
         if targetMode != "forward-only":
-            raise ConfigError("action:forward needs *.target-mode=forward-only, not %s" % targetMode)
+            raise RasrError("action:forward needs *.target-mode=forward-only, not %s" % targetMode)
         forwarding = _running["forwarding"] = ForwardingInRasr(read_config(pairs, "forward"))
         forwarding.check_dims(inputDim, outputDim)
         return None
     if targetMode != "target-alignment":
-        raise ConfigError("action:train needs *.target-mode=target-alignment, not %s" % targetMode)
+        raise RasrError("action:train needs *.target-mode=target-alignment, not %s" % targetMode)
     _training().check_dims(inputDim, outputDim)
     return None
 
 
 def _feature_scorer(pairs: dict[str, str], action: str, *, sprint_unit: str, **arguments: Any) -> Any:
     if sprint_unit != _UNIT or action != "forward":
-        raise ConfigError(
+        raise RasrError(
             "RASR's unit %s with action:%s is not possible. With PythonControl there is %s with action:forward; to "
             "train, use *.trainer=python-trainer" % (sprint_unit, action, _UNIT)
         )
@@ -140,7 +141,7 @@ def exit(**_: Any) -> None:
 
 def _training() -> TrainingInRasr:
     if "training" not in _running:
-        raise ConfigError("to train, RASR needs *.python-segment-order=true with this module and the config file")
+        raise RasrError("to train, RASR needs *.python-segment-order=true with this module and the config file")
     training: TrainingInRasr = _running["training"]
     return training
 
@@ -164,14 +165,14 @@ def feedInputForwarding(
 ) -> NDArray[Any]:
     """Return the posteriors [outputs, time] of features [dim, time]."""
     if "forwarding" not in _running:
-        raise ConfigError("RASR forwards, so pymod-config needs action:forward")
+        raise RasrError("RASR forwards, so pymod-config needs action:forward")
     forwarding: ForwardingInRasr = _running["forwarding"]
     return np.asfortranarray(forwarding.posteriors(str(segmentName), features).T)
 
 
 def _refuse(name: str) -> Any:
     def refuse(**_: Any) -> None:
-        raise ConfigError("RASR calls %s, which is not possible: use *.target-mode=target-alignment to train" % name)
+        raise RasrError("RASR calls %s, which is not possible: use *.target-mode=target-alignment to train" % name)
 
     return refuse
 

@@ -1,3 +1,1 @@
 """The tasks of the command line, one module each; `registry` discovers them."""
-
-ERROR_TOPIC = "commands"

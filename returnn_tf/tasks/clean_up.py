@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.checkpoints import checkpoint
@@ -23,7 +24,7 @@ def cleanup_old_models(config: Config) -> int:
     """Delete old checkpoints; with ``dry_run``, only list them."""
     model = CheckpointSettings(config).model
     if not model:
-        raise ConfigError("Task cleanup_old_models needs model = '<path prefix>', where the checkpoints are.")
+        raise CommandError("Task cleanup_old_models needs model = '<path prefix>', where the checkpoints are.")
     options = options_from_config(config) or CleanupOptions()
     scores = LearningRateControl.from_config(config).epochs
     clean_up(model, scores, options, dry=TaskSettings(config).dry_run)
@@ -54,7 +55,7 @@ def clean_up(
         return
     reason = checkpoint.validate(stored[max(stored)])
     if reason is not None:
-        raise ConfigError("The newest checkpoint is damaged (%s), so no old one is deleted." % reason)
+        raise CommandError("The newest checkpoint is damaged (%s), so no old one is deleted." % reason)
     if confirm is None or confirm([stored[epoch] for epoch in delete]):
         log.write(1, "Freed %s" % bytes_text(sum(checkpoint.delete(stored[epoch]) for epoch in delete)))
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.distributed import world
@@ -36,7 +37,7 @@ def compute_priors(config: Config) -> int:
     forwarder = Forwarder(net, settings.forward_output_layer)
     dim = forwarder.output.dim
     if dim is None or forwarder.output.sparse:
-        raise ConfigError(
+        raise CommandError(
             "Task compute_priors needs a layer with a probability for each class, but %r gives %s. Set "
             "forward_output_layer." % (forwarder.layer, forwarder.output)
         )
@@ -65,12 +66,12 @@ def compute_priors(config: Config) -> int:
 def _new_path(settings: TaskSettings) -> str:
     path = settings.output_file
     if not path:
-        raise ConfigError("Task compute_priors needs output_file = '<path>', the text file for the priors.")
+        raise CommandError("Task compute_priors needs output_file = '<path>', the text file for the priors.")
     if os.path.exists(path):
-        raise ConfigError("output_file %r exists already. Remove it, or choose another." % path)
+        raise CommandError("output_file %r exists already. Remove it, or choose another." % path)
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise ConfigError("output_file: the folder %s does not exist. Create it first." % folder)
+        raise CommandError("output_file: the folder %s does not exist. Create it first." % folder)
     return path
 
 
@@ -88,10 +89,12 @@ def _sums(rows: Rows, forwarder: Forwarder) -> tuple[NDArray[Any], int]:
 
 def _write(path: str, total: NDArray[Any], frames: int, layer: str, epoch: int) -> None:
     if not frames:
-        raise DataError("The training data has no frame, so there are no priors. Check the dataset and its limits.")
+        raise CommandDataError(
+            "The training data has no frame, so there are no priors. Check the dataset and its limits."
+        )
     mean = total / frames
     if not np.isfinite(mean).all() or (mean < 0).any():
-        raise DataError(
+        raise CommandDataError(
             "The mean of layer %r has values that are negative, NaN or Inf, so these are no probabilities. Set "
             "forward_output_layer to a layer with softmax, not logits." % layer
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError, did_you_mean
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.tasks.registry import register_task
 
@@ -15,7 +16,7 @@ def call_config_function(config: Config) -> int:
     if not callable(function):
         functions = [key for key in config.keys() if callable(config.typed(key))]
         hint = did_you_mean(name, functions)
-        raise ConfigError("task config:%s: the config has no function %r. %s" % (name, name, hint))
+        raise CommandError("task config:%s: the config has no function %r. %s" % (name, name, hint))
     result = function()
     return result if isinstance(result, int) else 0
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, evaluation_sources
@@ -26,10 +27,10 @@ def evaluate(config: Config) -> int:
     members = world.start(config)
     net, choice = load_network(config)
     if not net.plan.losses:
-        raise ConfigError("The network has no loss, so there is nothing to evaluate. Give a layer the option 'loss'.")
+        raise CommandError("The network has no loss, so there is nothing to evaluate. Give a layer the option 'loss'.")
     sources = evaluation_sources(config, {key: net.extern_data[key] for key in net.used_data_keys}, members)
     if not sources:
-        raise ConfigError("There is no dataset to evaluate; set dev, eval or eval_datasets.")
+        raise CommandError("There is no dataset to evaluate; set dev, eval or eval_datasets.")
     epoch = choice.epoch or 1
     try:
         results: dict[str, PassResult] = {}
@@ -60,11 +61,11 @@ def evaluate(config: Config) -> int:
 def _per_sequence(config: Config, net: Network, epoch: int, sources: dict[str, DataSource]) -> dict[str, PassResult]:
     """Evaluate with one sequence per batch, uncut, so that each has its own scores."""
     if len(sources) != 1:
-        raise ConfigError("eval_output_file_per_seq needs exactly one dataset, but there are: %s" % ", ".join(sources))
+        raise CommandError("eval_output_file_per_seq needs exactly one dataset, but there are: %s" % ", ".join(sources))
     ((name, source),) = sources.items()
     loss = TaskSettings(config).loss_name
     if not loss:
-        raise ConfigError("eval_output_file_per_seq needs loss_name, the layer whose loss counts, e.g. 'output'.")
+        raise CommandError("eval_output_file_per_seq needs loss_name, the layer whose loss counts, e.g. 'output'.")
     writer = SequenceScores(
         loss, TaskSettings(config).output_per_seq_format, TaskSettings(config).output_per_seq_file_format
     )

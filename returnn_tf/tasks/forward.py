@@ -6,7 +6,8 @@ import contextlib
 import os
 from typing import Any
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets import HDFWriter
@@ -59,7 +60,7 @@ def _output_path(config: Config, epoch: int) -> str:
     path = TaskSettings(config).output_file or "dump-fwd-epoch-%i.hdf" % epoch
     if os.path.exists(path):
         if not TaskSettings(config).forward_override_hdf_output:
-            raise ConfigError(
+            raise CommandError(
                 "output_file %r exists already. Remove it, choose another, or set forward_override_hdf_output = True."
                 % path
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
@@ -21,7 +22,7 @@ def initialize_model(config: Config) -> int:
     """Write the initial parameters to the path prefix ``model``, without epoch."""
     model = CheckpointSettings(config).model
     if not model:
-        raise ConfigError("Task initialize_model needs model = '<path prefix>', where it writes the checkpoint.")
+        raise CommandError("Task initialize_model needs model = '<path prefix>', where it writes the checkpoint.")
     net = Network.from_config(NetworkSchedule(config).at(1).config, train=True)
     model_dir.prepare(model)
     info = CheckpointInfo(

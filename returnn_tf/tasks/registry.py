@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Callable
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.registry import Registry
 
 Task = Callable[[Config], int]
@@ -36,8 +37,8 @@ def find_task(name: str) -> Task:
     :raises ConfigError: there is no task of this name
     """
     if name in _MISSING:
-        raise ConfigError("The task %r does not exist here: %s" % (name, _MISSING[name]))
+        raise CommandError("The task %r does not exist here: %s" % (name, _MISSING[name]))
     task = TASKS.find(name) or (TASKS.find(name.split(":")[0] + ":") if ":" in name else None)
     if task is None:
-        raise ConfigError(TASKS.unknown(name))
+        raise CommandError(TASKS.unknown(name))
     return task

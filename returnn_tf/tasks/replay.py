@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.monitoring import reproducer
@@ -32,7 +33,7 @@ def replay(config: Config) -> int:
     """
     folder = TaskSettings(config).failure
     if not folder:
-        raise ConfigError("Task replay needs the folder of a failed step: ++failure <model>.failure-<step>")
+        raise CommandError("Task replay needs the folder of a failed step: ++failure <model>.failure-<step>")
     failure, feed = reproducer.load(folder)
     params = os.path.join(folder, reproducer.PARAMS)
     exact = checkpoint_exists(params)

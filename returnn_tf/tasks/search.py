@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import ConfigError, SearchError, did_you_mean
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
@@ -19,8 +20,6 @@ from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
-
-ERROR_TOPIC = "search"
 
 
 @register_task("search")
@@ -40,7 +39,7 @@ def search(config: Config) -> int:
     epoch = choice.epoch or 1
     decided = decided_layers(net.plan) if settings.search_do_eval else []
     if output is None and not decided:
-        raise ConfigError(why_nothing_searches(net.plan) or _nothing_kept(config))
+        raise SearchError(why_nothing_searches(net.plan) or _nothing_kept(config))
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     references = [entry.target for entry in decided if entry.target.extern_key is None]
     searcher = Searcher(net, wanted, with_losses=settings.search_do_eval, references=references)
@@ -74,7 +73,7 @@ def _check_searches(config: Config, cause: ConfigError) -> None:
     plan = plan_from_config(schedule.at(schedule.pretrain_epochs + 1).config, search=True)
     reason = why_nothing_searches(plan)
     if reason:
-        raise ConfigError(reason) from cause
+        raise SearchError(reason) from cause
 
 
 def why_nothing_searches(plan: Plan) -> str:
@@ -103,7 +102,7 @@ def _source(config: Config, name: str, searcher: Searcher, members: world.World)
     except ConfigError as exc:
         searched = net.data_keys(list(searcher.nodes.values()), with_losses=False)
         if any(repr(key) in str(exc) for key in searcher.used_data_keys if key not in searched):
-            raise ConfigError("%s To search without references, set search_do_eval = False." % exc) from exc
+            raise SearchError("%s To search without references, set search_do_eval = False." % exc) from exc
         raise
 
 
@@ -120,7 +119,7 @@ def _dataset_name(config: Config) -> str:
         return name  # a dataset itself
     there = ["train"] * bool(DataSettings(config).train) + evaluation_names(config)
     if name not in there:
-        raise ConfigError(
+        raise SearchError(
             "There is no dataset %r to search. Add it, or name another one in search_data. %s"
             % (name, did_you_mean(name, there))
         )

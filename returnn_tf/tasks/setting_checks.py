@@ -10,7 +10,8 @@ import types
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import ConfigError, SettingError
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.settings import check_settings, ignored_settings
 from returnn_tf.config.settings.data import DataSettings
@@ -32,8 +33,6 @@ from returnn_tf.engine.update import options as update_options
 from returnn_tf.engine.update.optimizers import optimizer_class
 from returnn_tf.engine.update.update_guard import spike_options
 from returnn_tf.tensor import extern_data_options, parse_extern_data
-
-ERROR_TOPIC = "settings"
 
 #: Functions of a config that read the options in a dict, and raise `ConfigError` for a mistake in it.
 _READERS: tuple[Callable[[Config], Any], ...] = (
@@ -73,7 +72,7 @@ def check_options_in_settings(config: Config) -> None:
         except ConfigError as exc:
             faults.append(str(exc))
     if faults:
-        raise ConfigError("\n".join(faults))
+        raise SettingError("\n".join(faults))
 
 
 def settings_without_effect(config: Config) -> list[str]:

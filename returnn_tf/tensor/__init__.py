@@ -20,8 +20,6 @@ from returnn_tf.tensor.user_dims import (
     single_step_dim,
 )
 
-ERROR_TOPIC = "dims"
-
 __all__ = [
     "AxisDesc",
     "DTYPES",

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import AxisError, ConfigError, did_you_mean
 from returnn_tf.tensor.data import Data
 from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_kind import DimKind
 from returnn_tf.tensor.dim_names import NO_NAMES, DimNames
-
-ERROR_TOPIC = "axes"
 
 AxisDesc = Union[Dim, str, int]
 
@@ -64,7 +62,7 @@ def resolve_axes(
     if isinstance(desc, Dim):
         return _need_axes(data, desc, axes_of(data, desc))
     if isinstance(desc, bool) or not isinstance(desc, (int, str)):
-        raise ConfigError("An axis is named by a dim, a string or a list of them, not by %r." % (desc,))
+        raise AxisError("An axis is named by a dim, a string or a list of them, not by %r." % (desc,))
     if isinstance(desc, int):
         return _by_index(data, desc, behavior_version)
     return _by_name(data, desc, behavior_version, names)
@@ -94,7 +92,7 @@ def _need_axes(data: Data, desc: AxisDesc, axes: list[int]) -> list[int]:
 
 
 def _no_single_axis(data: Data, desc: Any, axes: list[int]) -> ConfigError:
-    return ConfigError(
+    return AxisError(
         "Axis %s means %s axis of %s. Name one axis by its dim, by a letter of B, T, F, or by one of: %s."
         % (_show(desc), "no" if not axes else "more than one", data, ", ".join(_NAMES[3:]))
     )
@@ -102,12 +100,12 @@ def _no_single_axis(data: Data, desc: Any, axes: list[int]) -> ConfigError:
 
 def _by_index(data: Data, index: int, behavior_version: int) -> list[int]:
     if behavior_version >= 5:
-        raise ConfigError(
+        raise AxisError(
             "Axis %d is an index, which depends on the order of the axes and is not allowed since behavior version 5. "
             "Name the axis, e.g. 'T', 'F' or 'dim:<size>'." % index
         )
     if not -data.rank <= index < data.rank:
-        raise ConfigError("Axis %d does not exist: %s has %d axes." % (index, data, data.rank))
+        raise AxisError("Axis %d does not exist: %s has %d axes." % (index, data, data.rank))
     return [index % data.rank]
 
 
@@ -133,7 +131,7 @@ def _by_name(data: Data, desc: str, behavior_version: int, names: DimNames) -> l
     group, _, index = name.rpartition(":")
     if _group(group) is not None and index.lstrip("-").isdigit():
         return _indexed_group(data, desc, _group(group) or "", int(index), behavior_version)
-    raise ConfigError("Axis %r is not a known name. %s" % (desc, did_you_mean(desc, _NAMES)))
+    raise AxisError("Axis %r is not a known name. %s" % (desc, did_you_mean(desc, _NAMES)))
 
 
 def _group(name: str) -> Optional[str]:
@@ -145,7 +143,7 @@ def _marked(data: Data, desc: str, letter: str) -> int:
     axis = _MARKED[letter](data)
     if axis is None:
         kind = {"b": "batch", "t": "time", "f": "feature"}[letter]
-        raise ConfigError("Axis %r means no axis of %s, which has no %s axis." % (desc, data, kind))
+        raise AxisError("Axis %r means no axis of %s, which has no %s axis." % (desc, data, kind))
     return axis
 
 
@@ -157,7 +155,7 @@ def _need_one(data: Data, desc: str, axes: list[int]) -> list[int]:
 
 def _indexed_group(data: Data, desc: str, group: str, index: int, behavior_version: int) -> list[int]:
     if behavior_version >= 7:
-        raise ConfigError(
+        raise AxisError(
             "Axis %r depends on the order of the axes and is not allowed since behavior version 7. "
             "Name the axis by its dim, 'dim:<size>' or 'stag:<part of the name>'." % desc
         )
@@ -167,13 +165,13 @@ def _indexed_group(data: Data, desc: str, group: str, index: int, behavior_versi
 def _indexed_tag(data: Data, desc: str, text: str, names: DimNames) -> list[int]:
     index, _, part = text.partition(":")
     if not index.lstrip("-").isdigit() or not part:
-        raise ConfigError("Axis %r: write 'stag-single:<index>:<part of the name>', e.g. 'stag-single:0:time'." % desc)
+        raise AxisError("Axis %r: write 'stag-single:<index>:<part of the name>', e.g. 'stag-single:0:time'." % desc)
     return _entry(data, desc, _by_tag(data, part, names, only_spatial=True), int(index))
 
 
 def _entry(data: Data, desc: str, axes: list[int], index: int) -> list[int]:
     if not -len(axes) <= index < len(axes):
-        raise ConfigError("Axis %r does not exist: %s has %d such axes." % (desc, data, len(axes)))
+        raise AxisError("Axis %r does not exist: %s has %d such axes." % (desc, data, len(axes)))
     return [axes[index]]
 
 

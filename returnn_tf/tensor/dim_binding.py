@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.tensor.data import Data
 from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_names import DimNames
@@ -66,7 +66,7 @@ class DeclaredDims:
             return definition
         known = self.known(path, declared, deps)
         if known and declared.size != definition.size:
-            raise ConfigError("the declared dim %s does not match, the result has %s there." % (declared, definition))
+            raise DimError("the declared dim %s does not match, the result has %s there." % (declared, definition))
         if declared.size is not None:
             return declared
         if known:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Callable, Optional, Union
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.tensor.data import Data
 from returnn_tf.tensor.dim import Dim
 
@@ -41,7 +41,7 @@ def check_dims(
     entries = list(expected)
     for entry in entries:
         if not isinstance(entry, (Dim, ImplicitDim, OptionalDim)):
-            raise ConfigError("out_shape must be a set of dims, but it has the entry %r." % (entry,))
+            raise DimError("out_shape must be a set of dims, but it has the entry %r." % (entry,))
     got = [dim for dim in data.dims if not dim.is_loop]
     for entry in sorted(entries, key=lambda entry: isinstance(entry, OptionalDim)):
         dim = resolve(entry if isinstance(entry, Dim) else entry.tag)
@@ -54,9 +54,9 @@ def check_dims(
         if match is not None:
             got.remove(match)
         elif not isinstance(entry, OptionalDim):
-            raise ConfigError("out_shape has the dim %s, but the output is %s." % (dim, data))
+            raise DimError("out_shape has the dim %s, but the output is %s." % (dim, data))
     if got:
-        raise ConfigError("the output %s has the axis %s, which out_shape lacks." % (data, got[0]))
+        raise DimError("the output %s has the axis %s, which out_shape lacks." % (data, got[0]))
 
 
 def _find(dims: list[Dim], dim: Dim) -> Optional[Dim]:
@@ -76,7 +76,7 @@ def _check_implicit(data: Data, dim: Dim) -> None:
     else:
         fits = data.sparse_dim is not None and data.sparse_dim.agrees_with(dim)
     if not fits:
-        raise ConfigError(
+        raise DimError(
             "out_shape has the implicit dim %s, but neither the lengths nor the labels of the output %s depend on it."
             % (dim, data)
         )

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, DataKeyError
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size, axis_sizes, from_options, option
 from returnn_tf.tensor.axes import resolve_axis
@@ -16,8 +16,6 @@ from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_kind import DimKind
 from returnn_tf.tensor.dim_text import EXTERN_PREFIX
 from returnn_tf.tensor.user_dims import batch_dim
-
-ERROR_TOPIC = "extern-data"
 
 #: The data key of the names of the sequences; it need not be declared, and datasets need not deliver it.
 SEQ_TAG = "seq_tag"
@@ -78,7 +76,7 @@ def parse_data_key(key: str, options: Any, where: Optional[str] = None, *, float
     if fits_type(options, Union[int, tuple[int, int]]):
         options = options_of_pair(where, tuple(options) if isinstance(options, (list, tuple)) else (options, 1))
     if not isinstance(options, Mapping):
-        raise ConfigError("%s: expected a dict such as {'dim': 40}, got %r." % (where, options))
+        raise DataKeyError("%s: expected a dict such as {'dim': 40}, got %r." % (where, options))
     return _DataKey(where, key, from_options(DataKeyOptions, options, where=where), float_dtype).template()
 
 
@@ -86,7 +84,7 @@ def options_of_pair(where: str, pair: tuple[int, ...]) -> dict[str, Any]:
     """Return the options for the short form (dim, number of axes with time and without batch)."""
     dim, axes = pair
     if not 1 <= axes <= 10:
-        raise ConfigError(
+        raise DataKeyError(
             "%s: the number of axes in %r must be 1 for labels or 2 for vectors over time, got %d."
             % (where, tuple(pair), axes)
         )
@@ -107,7 +105,7 @@ class _DataKey:
         self.dtype = self._dtype(float_dtype)
 
     def error(self, message: str) -> ConfigError:
-        return ConfigError("%s: %s" % (self.where, message))
+        return DataKeyError("%s: %s" % (self.where, message))
 
     def template(self) -> Data:
         """Return the template, with all options applied."""
@@ -289,7 +287,7 @@ def _is_empty(options: Any) -> bool:
 def _from_old_form(given: Mapping[str, Any]) -> dict[str, Any]:
     num_inputs, num_outputs = given.get("num_inputs"), given.get("num_outputs")
     if num_inputs is None and num_outputs is None:
-        raise ConfigError(
+        raise DataKeyError(
             "The config does not declare its data. Add e.g. extern_data = {'data': {'dim': 40}, "
             "'classes': {'dim': 10, 'sparse': True}}."
         )
@@ -308,7 +306,7 @@ def _old_form(where: str, options: Any, form: Any = Union[int, tuple[int, int], 
     """Return (dim, number of axes), or the dict of options."""
     numbers = options if isinstance(options, (list, tuple)) else (options, 1)
     if not fits_type(options, form) or not (isinstance(options, Mapping) or numbers[0] >= 0 < numbers[1]):
-        raise ConfigError(
+        raise DataKeyError(
             "%s must be a number of features or labels%s, got %r."
             % (where, "" if form is int else " or (number, number of axes)", options)
         )
@@ -319,8 +317,8 @@ def _old_form(where: str, options: Any, form: Any = Union[int, tuple[int, int], 
 
 def _by_key(setting: str, options: Any) -> dict[str, Any]:
     if not isinstance(options, Mapping):
-        raise ConfigError("%s must be a dict {key: options}, e.g. {'data': {'dim': 40}}, not %r." % (setting, options))
+        raise DataKeyError("%s must be a dict {key: options}, e.g. {'data': {'dim': 40}}, not %r." % (setting, options))
     for key in options:
         if not isinstance(key, str) or not key.strip():
-            raise ConfigError("%s: a data key must be a name such as 'data', got %r." % (setting, key))
+            raise DataKeyError("%s: a data key must be a name such as 'data', got %r." % (setting, key))
     return dict(options)

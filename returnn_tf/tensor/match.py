@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.tensor.data import Data, default_feature_axis
 from returnn_tf.tensor.dim import Dim
 from returnn_tf.tensor.dim_kind import DimKind
@@ -87,11 +87,11 @@ def common_layout(
         if not allow_broadcast_all:
             sizes = [data.dims[data.feature_axis].size for data in datas if data.feature_axis is not None]
             if missing == [data.feature_axis] and len({size for size in sizes if size != 1}) > 1:
-                raise ConfigError(
+                raise DimError(
                     "The dims don't fit: the sources have different numbers of features, %s. Give them the same n_out, "
                     "or put a linear layer behind one of them." % ", ".join(map(str, sizes))
                 )
-            raise ConfigError(
+            raise DimError(
                 "The dims don't fit: %s has the axis %s, which is in no other source with all axes; the sources "
                 "are %s. "
                 "If both axes have the same lengths, declare it with a reinterpret_data layer (option size_base) or by "

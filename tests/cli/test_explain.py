@@ -12,7 +12,8 @@ import returnn_tf
 from returnn_tf.cli.commands import COMMANDS
 from returnn_tf.cli.explain.pages import page, title, topics
 from returnn_tf.cli.main import main
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import ConfigError, DataError, errors
+from returnn_tf.config.errors import FileDataError, LoopError, TextDataError, UserError, error_name
 from returnn_tf.config.settings import all_settings
 
 ROOT = Path(returnn_tf.__file__).parent
@@ -24,9 +25,10 @@ EXAMPLES = [(topic, *match) for topic in topics() for match in EXAMPLE.findall(p
 
 
 def used_topics() -> set[str]:
-    """Return the topics that modules name."""
+    """Return the topics of the classes of errors, and those that a finding or a single error gives."""
     text = "".join(path.read_text(encoding="utf8") for path in ROOT.rglob("*.py"))
-    return set(re.findall(r'\b(?:ERROR_TOPIC = |topic=|topic = )"([\w-]+)"', text))
+    classes = {cls.class_topic for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, UserError)}
+    return classes - {""} | set(re.findall(r'\b(?:topic=|topic = )"([\w-]+)"', text))
 
 
 def test_topics_have_pages_and_pages_are_used() -> None:
@@ -81,11 +83,18 @@ def test_several_mistakes_name_all_pages(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_topic_of_an_error() -> None:
-    """By the argument, else by the module that raises it, the cause first; also behind a pickle."""
+    """By the argument, else by the error that led to it, else by the class; also behind a pickle."""
     assert ConfigError("x").topic == "" and str(ConfigError("x", topic="dims")) == "x"
+    assert LoopError("x").topic == "loops" and LoopError("x", topic="dims nan").topic == "dims nan"
     with pytest.raises(ConfigError) as found:
         returnn_tf.Network.plan(returnn_tf.Config({"network": {"output": {"class": "x"}}}))
     assert found.value.topic
-    error = DataError("x", topic="nan")
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.topic) == (DataError, "x", "nan")
+    for cause, topic in ((LoopError("x"), "loops"), (ConfigError("x"), "text-data"), (OSError("x"), "text-data")):
+        with pytest.raises(DataError) as found_data:
+            raise TextDataError("y") from cause
+        assert found_data.value.topic == topic
+    for error in (DataError("x", topic="nan"), FileDataError("x")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), again.topic) == (type(error), "x", error.topic)
+    assert error_name(FileDataError("x")) == error_name(DataError("x")) == "DataError"
+    assert error_name(OSError("x")) == "OSError"

@@ -73,6 +73,14 @@ BROKEN: list[tuple[str, dict[str, str], list[str]]] = [
         {"datasets/a.py": "def f():\n  import tensorflow\nfrom returnn_tf.util.lazy_tf import tf"},
         ["a.py:2 imports tensorflow", "a.py:3 imports returnn_tf.util.lazy_tf"],
     ),
+    (
+        "error_topics",
+        {
+            "util/a.py": "class A(ConfigError):\n  class_topic = 'dims'\nclass B(ConfigError): pass",
+            "util/b.py": "raise ConfigError('x')\nraise A('x')\nB('x')\nraise DataError('x', topic='nan')",
+        },
+        ["b.py:1 makes a ConfigError without a topic", "b.py:3 makes a B without"],
+    ),
     ("docstrings", {"util/a.py": "x = 1", "util/b.py": '"""B."""\nx = 1'}, ["a.py has no docstring"]),
     (
         "settings",

@@ -76,6 +76,27 @@ def settings(package: Package) -> Iterator[str]:
                     yield "%s:%d reads %s past its declaration" % (module.path, _line(node), ast.unparse(node))
 
 
+def error_topics(package: Package) -> Iterator[str]:
+    """An error of users names its page: it is of a class with a topic, or gets the argument ``topic``."""
+    without = {"UserError", "ConfigError", "DataError"}
+    found = 0
+    while len(without) > found:  # until no class derives from those found without stating a topic
+        found = len(without)
+        without |= {
+            node.name
+            for module in package.modules.values()
+            for node in module.tree.body
+            if isinstance(node, ast.ClassDef)
+            if any(isinstance(base, ast.Name) and base.id in without for base in node.bases)
+            if not any("class_topic" in map(ast.unparse, _assigned(each)) for each in node.body)
+        }
+    for module in package.modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in without:
+                if all(keyword.arg != "topic" for keyword in node.keywords):
+                    yield "%s:%d makes a %s without a topic" % (module.path, node.lineno, node.func.id)
+
+
 def layer_classes(package: Package) -> Iterator[str]:
     """A fact about a class is an attribute of the class, so that it holds for plug-ins, too: no table of names."""
     for name, module in package.modules.items():
@@ -97,6 +118,13 @@ def layer_attributes(package: Package) -> Iterator[str]:
 
 def _line(node: ast.AST) -> int:
     return getattr(node, "lineno", 0)
+
+
+def _assigned(node: ast.stmt) -> list[ast.expr]:
+    """Return what a statement assigns to."""
+    if isinstance(node, ast.AnnAssign):
+        return [node.target]
+    return node.targets if isinstance(node, ast.Assign) else []
 
 
 def _strings(node: ast.AST) -> Iterator[str]:

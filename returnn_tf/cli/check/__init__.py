@@ -12,7 +12,8 @@ from returnn_tf.cli.check.whole_config import ConfigCheck
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
 from returnn_tf.compiler.describe import describe_config
-from returnn_tf.config import Config, ConfigError, nearest_name
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError, nearest_name
 from returnn_tf.config.options import listing_inert_options
 from returnn_tf.config.settings import misspelt_keys
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
@@ -49,9 +50,9 @@ def run(args: list[str]) -> int:
         nearest = nearest_name(argument.partition("=")[0], [*FLAGS, "--graph"], cutoff=0.7)
         if argument.startswith("--") and nearest:
             nearest = "--graph OUT.svg" if nearest == "--graph" else nearest
-            raise ConfigError("check: unknown option %r. Did you mean %r?" % (argument, nearest))
+            raise CommandError("check: unknown option %r. Did you mean %r?" % (argument, nearest))
     if not args:
-        raise ConfigError("check: which config? returnn-tf check my.config")
+        raise CommandError("check: which config? returnn-tf check my.config")
     config = read_config(args)
     check = ConfigCheck(config, with_data=NO_DATA not in flags)
     with listing_inert_options() if MIGRATE in flags else contextlib.nullcontext():
@@ -65,7 +66,7 @@ def run(args: list[str]) -> int:
         print(table(found))
     check.raise_faults()
     if found and STRICT in flags:
-        raise ConfigError("--strict: %s" % counted(found) + ("" if MIGRATE in flags else "\n" + table(found)))
+        raise CommandError("--strict: %s" % counted(found) + ("" if MIGRATE in flags else "\n" + table(found)))
     return 0
 
 
@@ -109,7 +110,7 @@ def take_option(args: list[str], name: str) -> tuple[list[str], Optional[str]]:
         if argument == name:
             value = next(pending, None)
             if value is None:
-                raise ConfigError("command line: %s needs a value" % name)
+                raise CommandError("command line: %s needs a value" % name)
         elif argument.startswith(name + "="):
             value = argument[len(name) + 1 :]
         else:

@@ -10,8 +10,9 @@ from returnn_tf.cli.submit.description import Description
 from returnn_tf.compiler.lower import needed_extern_keys
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
+from returnn_tf.config.errors import CommandDataError, CommandError, ConfigError, DataError
 from returnn_tf.config.options import check_options
 from returnn_tf.config.settings import all_settings
 from returnn_tf.config.settings.data import DataSettings
@@ -202,7 +203,7 @@ class ConfigCheck:
         """Look for the checkpoints to be loaded."""
         for entry in preload.entries(self.config):
             if self._with_data and not checkpoint_exists(entry.filename.removesuffix(".index")):
-                raise DataError("%s: there is no checkpoint %r" % (entry.where, entry.filename))
+                raise CommandDataError("%s: there is no checkpoint %r" % (entry.where, entry.filename))
 
     def _datasets(self) -> None:
         """Open every dataset, and compare it with what the networks need.
@@ -235,4 +236,4 @@ class ConfigCheck:
         if needed:
             DataSource(self.config, name, needed, world.World()).close()
         elif dataset_from_config(self.config, name) is None:
-            raise ConfigError("The config has no dataset %r; add %s = {'class': ...}." % (name, name))
+            raise CommandError("The config has no dataset %r; add %s = {'class': ...}." % (name, name))

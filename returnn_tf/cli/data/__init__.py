@@ -7,9 +7,7 @@ from typing import Callable
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.data import dump, info, oggzip, to_hdf
 from returnn_tf.cli.shared.parser import CommandParser
-from returnn_tf.config import ConfigError, did_you_mean
-
-ERROR_TOPIC = "data-files"
+from returnn_tf.config.errors import FileError, did_you_mean
 
 _ACTIONS: dict[str, tuple[Callable[[], CommandParser], Callable[[list[str]], int]]] = {
     "info": (info.parser, info.run),
@@ -50,5 +48,5 @@ def run(args: list[str]) -> int:
     """
     if not args or args[0] not in _ACTIONS:
         hint = did_you_mean(args[0], _ACTIONS) if args else "returnn-tf data info CONFIG [train]"
-        raise ConfigError("data: %s? %s" % (", ".join(_ACTIONS), hint))
+        raise FileError("data: %s? %s" % (", ".join(_ACTIONS), hint))
     return _ACTIONS[args[0]][1](args[1:])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.cli.data.corpus_list import Utterance
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, FileDataError
 from returnn_tf.datasets.audio import read_audio
 from returnn_tf.datasets.audio.packages import optional_package
 
@@ -50,19 +50,19 @@ class Encoding:
             )
             folder = os.path.abspath(utterance.audio[: len(utterance.audio) - len(named)] or os.curdir)
             text = "%s: audio file %r does not exist" + (where % folder if where else "")
-            raise DataError(text % (utterance.place, named))
+            raise FileDataError(text % (utterance.place, named))
         try:
             samples, rate = read_audio(utterance.audio)
         except DataError as exc:
-            raise DataError("%s: %s" % (utterance.place, exc)) from exc
+            raise FileDataError("%s: %s" % (utterance.place, exc)) from exc
         if not len(samples):
-            raise DataError("%s: %r has no samples" % (utterance.place, utterance.audio))
+            raise FileDataError("%s: %r has no samples" % (utterance.place, utterance.audio))
         channels = 1 if samples.ndim == 1 else samples.shape[1]
         if utterance.track is not None:
             if utterance.track >= channels:
                 text = "%s: %r has %d channel%s, but no track %d (they count from 0)"
                 ending = "" if channels == 1 else "s"
-                raise DataError(text % (utterance.place, utterance.audio, channels, ending, utterance.track))
+                raise FileDataError(text % (utterance.place, utterance.audio, channels, ending, utterance.track))
             samples = samples if samples.ndim == 1 else np.ascontiguousarray(samples[:, utterance.track])
         if utterance.is_whole_file and (utterance.track is None or channels == 1):
             with open(utterance.audio, "rb") as file:
@@ -73,7 +73,7 @@ class Encoding:
         if self.sample_rate and self.sample_rate != rate:
             if not 1 / _MAX_RATE_RATIO <= rate / self.sample_rate <= _MAX_RATE_RATIO:
                 text = "%s: the sample rate of %r is %d Hz, too far from %d Hz. Is the header of the file damaged?"
-                raise DataError(text % (utterance.place, utterance.audio, rate, self.sample_rate))
+                raise FileDataError(text % (utterance.place, utterance.audio, rate, self.sample_rate))
             samples, rate = resampled(samples, rate, self.sample_rate), self.sample_rate
         return self._encoded(samples, rate, utterance), len(samples) / rate
 
@@ -97,7 +97,7 @@ class Encoding:
                 for start in range(0, len(clipped), _BLOCK):
                     file.write(clipped[start : start + _BLOCK])
         except soundfile.LibsndfileError as exc:
-            raise DataError("%s: can't be encoded at %d Hz: %s" % (utterance.place, rate, exc)) from exc
+            raise FileDataError("%s: can't be encoded at %d Hz: %s" % (utterance.place, rate, exc)) from exc
         return buffer.getvalue()
 
 
@@ -106,7 +106,7 @@ def _cut(samples: NDArray[Any], rate: int, utterance: Utterance) -> NDArray[Any]
     end = len(samples) if utterance.end is None else min(round(utterance.end * rate), len(samples))
     if start >= end:
         text = "%s: starts at %g s, but %r has %.2f s"
-        raise DataError(text % (utterance.place, utterance.start, utterance.audio, len(samples) / rate))
+        raise FileDataError(text % (utterance.place, utterance.start, utterance.audio, len(samples) / rate))
     return samples[start:end]
 
 

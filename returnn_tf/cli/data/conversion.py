@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.cli.data import source
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.config.user_code import is_user_file
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -52,7 +52,7 @@ class Parts:
             os.makedirs(folder, exist_ok=True)
             self._check(dict(facts))
         except OSError as exc:
-            raise DataError("%r can't be written: %s" % (exc.filename or folder, exc.strerror or exc)) from exc
+            raise FileDataError("%r can't be written: %s" % (exc.filename or folder, exc.strerror or exc)) from exc
 
     def _check(self, facts: dict[str, Any]) -> None:
         path = os.path.join(self.folder, _FACTS)
@@ -65,10 +65,10 @@ class Parts:
                 found = json.load(file)
                 self._stream = found.pop("stream")
             except (ValueError, KeyError, AttributeError):
-                raise DataError("%r is damaged; start over with --restart" % path) from None
+                raise FileDataError("%r is damaged; start over with --restart" % path) from None
         other = [name for name in facts if found.get(name) != facts[name]]
         if other:
-            raise DataError(
+            raise FileDataError(
                 "%r holds parts of another conversion (of other %s). Start over with --restart, or choose another "
                 "--output" % (self.folder, ", ".join(other))
             )
@@ -125,7 +125,7 @@ class Conversion:
     def __init__(self, found: source.CorpusSource, keys: list[str], epoch: Optional[int], part_size: int) -> None:
         dataset = found.dataset
         if dataset.endless:
-            raise ConfigError("data to-hdf: the dataset %r is endless; give it num_seqs" % dataset.name)
+            raise FileError("data to-hdf: the dataset %r is endless; give it num_seqs" % dataset.name)
         self.keys = keys
         self._factory = found.factory
         self._name = found.title
@@ -134,7 +134,7 @@ class Conversion:
         self._order = source.corpus_order(dataset, epoch)
         self._epochs = list(source.epochs_of(dataset, epoch))
         if self._order is not None and not len(self._order):
-            raise DataError("%s has no sequences" % found.title)
+            raise FileDataError("%s has no sequences" % found.title)
         config = found.factory.config
         self._facts = {
             "keys": keys,
@@ -214,7 +214,7 @@ class Conversion:
                     number += 1
                     progress(number, None)
         if not number:
-            raise DataError("%s has no sequences" % self._name)
+            raise FileDataError("%s has no sequences" % self._name)
 
     def _batches(self, loader: BatchLoader, epoch: int, **options: Any) -> Iterator[Batch]:
         return iter(

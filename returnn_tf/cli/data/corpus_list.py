@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import FileDataError, FileError, did_you_mean
 from returnn_tf.datasets.core.safe_files import open_regular, read_seq_tags
 from returnn_tf.datasets.text.bliss import is_bliss, read_bliss
 
@@ -71,16 +71,16 @@ def read_corpus(
     if suffix in _SEPARATORS:
         found = list(_read_table(path, _SEPARATORS[suffix], root, columns or {}))
     elif columns:
-        raise ConfigError("--columns is for tables (.tsv, .csv), which %r is not" % path)
+        raise FileError("--columns is for tables (.tsv, .csv), which %r is not" % path)
     elif is_bliss(path):
         found = list(_read_bliss(path, root))
     else:
-        raise DataError("%r is neither a table (.tsv, .csv) nor a Bliss corpus (XML with the root <corpus>)" % path)
+        raise FileDataError("%r is neither a table (.tsv, .csv) nor a Bliss corpus (XML with the root <corpus>)" % path)
     _check_names(found)
     if segments is not None:
         found = _chosen(found, read_seq_tags(segments), segments)
     if not found:
-        raise DataError("%r has no utterances" % path)
+        raise FileDataError("%r has no utterances" % path)
     return found
 
 
@@ -99,14 +99,14 @@ def _read_table(path: str, separator: str, root: str, given: Mapping[str, str]) 
                 if column not in columns:
                     hint = "" if name in given else " If it is called otherwise, add --columns %s=COLUMN." % name
                     text = "%s: there is no column %r. %s%s"
-                    raise DataError(text % (path, column, did_you_mean(column, columns), hint))
+                    raise FileDataError(text % (path, column, did_you_mean(column, columns), hint))
             reader.fieldnames = _own_names(columns, given)
             for row in reader:
                 yield _utterance_of_row(row, "%s, line %d" % (path, reader.line_num), root)
     except OSError as exc:
-        raise DataError("%r can't be read: %s" % (path, exc.strerror or exc)) from exc
+        raise FileDataError("%r can't be read: %s" % (path, exc.strerror or exc)) from exc
     except (csv.Error, UnicodeDecodeError) as exc:
-        raise DataError("%r is damaged: %s" % (path, exc)) from exc
+        raise FileDataError("%r is damaged: %s" % (path, exc)) from exc
 
 
 def _own_names(columns: list[str], given: Mapping[str, str]) -> list[str]:
@@ -117,12 +117,12 @@ def _own_names(columns: list[str], given: Mapping[str, str]) -> list[str]:
 
 def _utterance_of_row(row: dict[Any, Any], place: str, root: str) -> Utterance:
     if None in row or None in row.values():
-        raise DataError("%s: there are %s entries than columns" % (place, "more" if None in row else "fewer"))
+        raise FileDataError("%s: there are %s entries than columns" % (place, "more" if None in row else "fewer"))
     start, end = _seconds(row.get("start"), place) or 0.0, _seconds(row.get("end"), place)
     if not row["file"]:
-        raise DataError("%s: the column 'file' is empty" % place)
+        raise FileDataError("%s: the column 'file' is empty" % place)
     if end is not None and end <= start:
-        raise DataError("%s: the end, %g s, is not after the start, %g s" % (place, end, start))
+        raise FileDataError("%s: the end, %g s, is not after the start, %g s" % (place, end, start))
     member = _member(os.path.splitext(row["file"])[0])
     if start or end is not None:
         member += "/%s_%s" % (row.get("start") or "0", row.get("end") or "end")
@@ -152,7 +152,7 @@ def _seconds(text: Optional[str], place: str) -> Optional[float]:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise DataError("%s: %r is not a time in seconds" % (place, text))
+        raise FileDataError("%s: %r is not a time in seconds" % (place, text))
     return value
 
 
@@ -191,7 +191,7 @@ def _check_names(utterances: list[Utterance]) -> None:
             if value in seen:
                 first = seen[value].place
                 fix = "Give different tags in a column seq_name." if what == "name" else "Rename a file."
-                raise DataError("%s: %r is also at %s. %s" % (utterance.place, value, first, fix))
+                raise FileDataError("%s: %r is also at %s. %s" % (utterance.place, value, first, fix))
             seen[value] = utterance
 
 
@@ -201,6 +201,6 @@ def _chosen(utterances: list[Utterance], tags: list[str], path: str) -> list[Utt
     if missing:
         hint = did_you_mean(missing[0], sorted(names)[:2000])
         text = "%r: %d of its sequences are not in the corpus, e.g. %r. %s"
-        raise DataError(text % (path, len(missing), missing[0], hint))
+        raise FileDataError(text % (path, len(missing), missing[0], hint))
     wanted = set(tags)
     return [utterance for utterance in utterances if utterance.name in wanted]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.cli.data.statistics import known_labels
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import FileError
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.engine.monitoring.pictures import new_figure
 from returnn_tf.engine.support.disk_errors import not_writable
@@ -24,7 +24,7 @@ def draw_sequence(sequence: Example, keys: list[str], specs: dict[str, DataSpec]
     """
     shown = [key for key in keys if sequence.data[key].ndim >= 1 and sequence.data[key].dtype.kind in "iufb"]
     if not shown:
-        raise ConfigError("data dump: sequence %r has no values to draw; omit --plot" % sequence.tag)
+        raise FileError("data dump: sequence %r has no values to draw; omit --plot" % sequence.tag)
     figure = new_figure(12, 2.8 * len(shown))
     for panel, key in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown):
         _draw_key(figure, panel, sequence.data[key], specs[key])
@@ -33,7 +33,7 @@ def draw_sequence(sequence: Example, keys: list[str], specs: dict[str, DataSpec]
     try:
         figure.savefig(path)
     except OSError as exc:
-        raise not_writable("data dump: %r" % path, exc) from None
+        raise not_writable("data dump: %r" % path, exc, topic="data-files") from None
 
 
 def _draw_key(figure: Any, panel: Any, value: NDArray[Any], spec: DataSpec) -> None:

@@ -15,7 +15,7 @@ from returnn_tf.cli.data import source
 from returnn_tf.cli.data.drawing import draw_sequence
 from returnn_tf.cli.data.statistics import known_labels
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.logging.text import printable
@@ -62,7 +62,7 @@ def run(args: list[str]) -> int:
             draw_sequence(sequence, keys, found.dataset.data_specs, path)
             print("  drawn to %s" % path)
     if not count:
-        raise DataError("%s has no sequences" % found.title)
+        raise FileDataError("%s has no sequences" % found.title)
     found.close()
     return 0
 
@@ -76,7 +76,7 @@ def _make_folder(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as exc:
-        raise ConfigError("data dump: can't make the folder %r: %s" % (path, exc.strerror)) from None
+        raise FileError("data dump: can't make the folder %r: %s" % (path, exc.strerror)) from None
 
 
 def file_name(tag: str) -> str:

@@ -12,7 +12,7 @@ from returnn_tf.cli.data import source
 from returnn_tf.cli.data.durations import duration, seconds_of
 from returnn_tf.cli.data.statistics import KeyStatistics, unknown_labels
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import Example
 from returnn_tf.logging.text import printable
@@ -54,7 +54,7 @@ def run(args: list[str]) -> int:
         for key, value in sequence.data.items():
             statistics[key].add(value)
     if not count:
-        raise DataError("%s has no sequences" % found.title)
+        raise FileDataError("%s has no sequences" % found.title)
     print("\n".join(printable(line, keep="\n") for line in _describe(found, statistics, count, parsed)))
     found.close()
     return 0
@@ -63,7 +63,7 @@ def run(args: list[str]) -> int:
 def _limited(dataset: Dataset, epoch: Optional[int], keys: list[str], limit: Optional[int]) -> Iterator[Example]:
     """Iterate over the sequences; on a terminal, report the progress every few seconds."""
     if dataset.endless and limit is None:
-        raise ConfigError("data info: the dataset %r is endless; add --seqs N" % dataset.name)
+        raise FileError("data info: the dataset %r is endless; add --seqs N" % dataset.name)
     order = source.corpus_order(dataset, epoch)
     total = None if order is None else len(order) if limit is None else min(limit, len(order))
     reported = time.monotonic()

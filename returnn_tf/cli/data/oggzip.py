@@ -11,7 +11,7 @@ from returnn_tf.cli.data.corpus_list import OWN_COLUMNS, read_corpus
 from returnn_tf.cli.data.durations import duration
 from returnn_tf.cli.data.zip_writer import write_zip
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 
 _DOC = """
 Make a zip of audio files and their transcriptions, which OggZipDataset reads.
@@ -80,9 +80,9 @@ def run(args: list[str]) -> int:
     """
     parsed = parser().parse_args(args)
     if not parsed.output.endswith(".zip"):
-        raise ConfigError("data oggzip: --output %r must end in .zip, as OggZipDataset expects it" % parsed.output)
+        raise FileError("data oggzip: --output %r must end in .zip, as OggZipDataset expects it" % parsed.output)
     if os.path.exists(parsed.output) and not parsed.replace:
-        raise DataError("%r exists already; add --replace, or choose another --output" % parsed.output)
+        raise FileDataError("%r exists already; add --replace, or choose another --output" % parsed.output)
     utterances = read_corpus(
         parsed.corpus, audio_root=parsed.audio_root, segments=parsed.segments, columns=parsed.columns
     )

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from returnn_tf.cli.run import read_config
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import FileError, did_you_mean
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import Example
@@ -88,7 +89,7 @@ def _read(text: str, name: str, overrides: list[str]) -> tuple[Config, str]:
         try:
             return Config({name: ast.literal_eval(text)}), "dataset"
         except (ValueError, SyntaxError) as exc:
-            raise ConfigError("the dataset %r is not a dict of plain values: %s" % (text, exc)) from None
+            raise FileError("the dataset %r is not a dict of plain values: %s" % (text, exc)) from None
     return read_config([text, *overrides]), "%s of %s" % (name, text)
 
 
@@ -100,7 +101,7 @@ def chosen_keys(dataset: Dataset, given: Optional[Sequence[str]]) -> list[str]:
     """
     for key in given or ():
         if key not in dataset.data_keys:
-            raise ConfigError("%r has no data key %r. %s" % (dataset.name, key, did_you_mean(key, dataset.data_keys)))
+            raise FileError("%r has no data key %r. %s" % (dataset.name, key, did_you_mean(key, dataset.data_keys)))
     return [key for key in dataset.data_keys if not given or key in given]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from returnn_tf.cli.data import source
 from returnn_tf.cli.data.conversion import Conversion
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import FileDataError
 
 _DOC = """
 Copy a dataset to an HDF file: what it computes, e.g. features of audio, is stored, and read fast from then on.
@@ -45,7 +45,7 @@ def run(args: list[str]) -> int:
     """
     parsed, found = source.parse(parser(), args)
     if os.path.exists(parsed.output) and not parsed.replace:
-        raise DataError("%r exists already; add --replace, or choose another --output" % parsed.output)
+        raise FileDataError("%r exists already; add --replace, or choose another --output" % parsed.output)
     conversion = Conversion(found, source.chosen_keys(found.dataset, parsed.keys), parsed.epoch, parsed.part)
     found.close()
     parts = conversion.parts(parsed.output, restart=parsed.restart)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Optional, Protocol
 
 from returnn_tf.cli.data.corpus_list import Utterance
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import FileDataError
 from returnn_tf.util.temporary import Temporary
 
 _WAITING_PER_THREAD = 4
@@ -53,12 +53,14 @@ def write_zip(
         temporary = Temporary(path)
         if append and os.path.exists(path) and os.path.getsize(path):
             if not zipfile.is_zipfile(path):
-                raise DataError("%r exists, but is no zip to add to" % path)
+                raise FileDataError("%r exists, but is no zip to add to" % path)
             shutil.copyfile(path, temporary.path)
         with zipfile.ZipFile(temporary.path, "a") as archive:
             there = set(archive.namelist())
             if name + ".txt" in there:
-                raise DataError("%r holds the corpus %s.txt already. Remove it, or choose another name" % (path, name))
+                raise FileDataError(
+                    "%r holds the corpus %s.txt already. Remove it, or choose another name" % (path, name)
+                )
             for utterance, content, seconds in _encoded(utterances, encoding, threads):
                 entry: dict[str, Any] = {"text": utterance.text}
                 entry["seq_name"] = utterance.name
@@ -73,9 +75,9 @@ def write_zip(
             _add(archive, name + ".txt", ("[\n%s]\n" % "".join(entries)).encode("utf8"), packed=True)
         temporary.publish()
     except zipfile.BadZipFile as exc:
-        raise DataError("%r exists, but is damaged: %s" % (path, exc)) from exc
+        raise FileDataError("%r exists, but is damaged: %s" % (path, exc)) from exc
     except OSError as exc:
-        raise DataError("%r can't be written: %s" % (path, exc.strerror or exc)) from exc
+        raise FileDataError("%r can't be written: %s" % (path, exc.strerror or exc)) from exc
     finally:
         if temporary is not None:
             temporary.remove()
@@ -99,7 +101,7 @@ def _encoded(
         return
     for utterance in utterances:
         if utterance.audio is None and encoding.reads_files:
-            raise DataError("%s: has no audio file, so the corpus can only be made without audio" % utterance.place)
+            raise FileDataError("%s: has no audio file, so the corpus can only be made without audio" % utterance.place)
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         waiting: list[tuple[Utterance, concurrent.futures.Future[tuple[Optional[bytes], float]]]] = []
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.explain.pages import page, title, topics
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CommandError
 
 
 @register_command(
@@ -21,7 +21,7 @@ def run(args: list[str]) -> int:
     """
     for name in args:
         if name.startswith("-"):
-            raise ConfigError("explain: unknown option %r. returnn-tf explain [TOPIC ...]" % name)
+            raise CommandError("explain: unknown option %r. returnn-tf explain [TOPIC ...]" % name)
     print("\n\n".join(page(name).rstrip() for name in args) if args else _listing())
     return 0
 

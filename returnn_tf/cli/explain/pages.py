@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Mapping
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import CommandError, did_you_mean
 from returnn_tf.config.registry import rooms
 from returnn_tf.util.shipped import texts
 
@@ -22,7 +22,7 @@ def page(topic: str) -> str:
     :raises ConfigError: unknown topic
     """
     if topic not in topics():
-        raise ConfigError("explain: there is no topic %r. %s" % (topic, did_you_mean(topic, topics(), max_listed=50)))
+        raise CommandError("explain: there is no topic %r. %s" % (topic, did_you_mean(topic, topics(), max_listed=50)))
     return _pages()[topic]
 
 

@@ -8,7 +8,7 @@ import shlex
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.new.kinds import KINDS, ProjectKind
 from returnn_tf.cli.shared.parser import CommandParser
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.engine.support.atomic_files import staging
 
 _DOC = """
@@ -45,7 +45,7 @@ def run(args: list[str]) -> int:
     """
     given = parser().parse_args(args)
     if not given.name.strip():
-        raise ConfigError("new: the name of the folder is empty: %r. Write e.g. returnn-tf new my_model" % given.name)
+        raise CommandError("new: the name of the folder is empty: %r. Write e.g. returnn-tf new my_model" % given.name)
     folder = os.path.normpath(given.name)
     config = write_project(folder, KINDS[given.kind])
     print(next_commands(config, KINDS[given.kind]))
@@ -61,14 +61,14 @@ def write_project(folder: str, kind: ProjectKind) -> str:
     """
     parent, name = os.path.split(os.path.abspath(folder))
     if not name:
-        raise ConfigError("new: %r is no name of a folder" % folder)
+        raise CommandError("new: %r is no name of a folder" % folder)
     if not name.isprintable():
-        raise ConfigError("new: %r: a line break or control character in the name of a folder" % name)
+        raise CommandError("new: %r: a line break or control character in the name of a folder" % name)
     if name.endswith(_CONFIG):
         stem = name[: -len(_CONFIG)] or "my_model"
-        raise ConfigError("new: NAME is a folder, in which NAME%s is written. Did you mean %r?" % (_CONFIG, stem))
+        raise CommandError("new: NAME is a folder, in which NAME%s is written. Did you mean %r?" % (_CONFIG, stem))
     if os.path.lexists(folder):
-        raise ConfigError("new: %s exists already, and is not overwritten. Choose another name, or remove it" % folder)
+        raise CommandError("new: %s exists already, and is not overwritten. Choose another name, or remove it" % folder)
     try:
         os.makedirs(parent, exist_ok=True)
         with staging(parent, name) as temp:
@@ -79,7 +79,7 @@ def write_project(folder: str, kind: ProjectKind) -> str:
             kind.data.write(os.path.join(temp, "data"))
             os.rename(temp, folder)
     except OSError as exc:
-        raise DataError("new: %s can't be written: %s" % (folder, exc.strerror or exc)) from exc
+        raise CommandDataError("new: %s can't be written: %s" % (folder, exc.strerror or exc)) from exc
     return os.path.join(folder, name + _CONFIG)
 
 

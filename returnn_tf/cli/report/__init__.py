@@ -13,7 +13,7 @@ from returnn_tf.cli.report.page import Section, page
 from returnn_tf.cli.runs.run import Run, find_run
 from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import CodeError, CommandDataError, CommandError, ConfigError, DataError
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.engine.monitoring.pictures import check_matplotlib
@@ -56,15 +56,15 @@ def run(args: list[str]) -> int:
     given = _parser().parse_args(args[:first])
     target = os.path.abspath(given.output)
     if not target.lower().endswith((".html", ".htm")):
-        raise ConfigError("report: %r: a report is a page in HTML. Choose a name that ends in .html" % given.output)
+        raise CommandError("report: %r: a report is a page in HTML. Choose a name that ends in .html" % given.output)
     check_matplotlib("returnn-tf status and returnn-tf compare --no-plot print the scores")
     if os.path.exists(target) and not given.force:
-        raise ConfigError("report: %r exists already. --force replaces it; or choose another --output" % given.output)
+        raise CommandError("report: %r exists already. --force replaces it; or choose another --output" % given.output)
     if not os.path.isdir(os.path.dirname(target)):
-        raise ConfigError("report: the folder of %r does not exist. Create it first." % given.output)
+        raise CommandError("report: the folder of %r does not exist. Create it first." % given.output)
     found = find_run(given.run, args[first:])
     if not found.scored:
-        raise DataError("report: %r: %s" % (given.run, found.without_scores()))
+        raise CommandDataError("report: %r: %s" % (given.run, found.without_scores()))
     sections = [records.curves(found)]
     lead = found.path
     if not given.no_model:
@@ -75,7 +75,7 @@ def run(args: list[str]) -> int:
     try:
         write_text(target, text)
     except OSError as exc:
-        raise not_writable("report: %r" % given.output, exc) from exc
+        raise not_writable("report: %r" % given.output, exc, topic="commands") from exc
     print("wrote %s (%.0f KB)" % (given.output, len(text.encode("utf8")) / 1000))
     return 0
 
@@ -106,7 +106,7 @@ def _of_model_or_hint(found: Run, given: argparse.Namespace, overrides: Sequence
         place = error_in_config(exc)
         if place is None:
             raise
-        raise ConfigError("%s\n%s" % (place, _WITHOUT_MODEL), topic="code-in-configs") from exc
+        raise CodeError("%s\n%s" % (place, _WITHOUT_MODEL)) from exc
 
 
 def _of_model(found: Run, given: argparse.Namespace, overrides: Sequence[str]) -> tuple[str, list[Section]]:
@@ -121,7 +121,7 @@ def _of_model(found: Run, given: argparse.Namespace, overrides: Sequence[str]) -
         finally:
             loaded.dataset.close()
         if not seqs:
-            raise DataError("report: the dataset %r has no sequences" % loaded.data)
+            raise CommandDataError("report: the dataset %r has no sequences" % loaded.data)
         parts = [
             details.worst(loaded, seqs),
             examples.examples(loaded, seqs, given.examples),

@@ -18,7 +18,8 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.compiler.result import LayerResult, RunResult
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError, ConfigError
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets import dataset_from_config
@@ -96,14 +97,14 @@ def config_of(run: Run, overrides: Sequence[tuple[str, str]]) -> tuple[Config, s
         return run.config, os.getcwd()
     paths = [str(path) for path in run.facts.get("files", [])]
     if not paths:
-        raise ConfigError(
+        raise CommandError(
             "%r: its config is not known, so the network can't be loaded. Name the config instead of the folder, or "
             "report on the records only: --no-model" % run.path
         )
     lost = [path for path in paths if not os.path.exists(path)]
     folder = str(run.facts.get("folder") or os.getcwd())
     if lost or not os.path.isdir(folder):
-        raise ConfigError(
+        raise CommandError(
             "%r: its config %s is not there any more. Name a config instead of the folder, or report on the records "
             "only: --no-model" % (run.path, (lost or [folder])[0])
         )
@@ -132,7 +133,7 @@ def load(config: Config, epoch: Optional[int], data: Optional[str]) -> Model:
     net, choice = load_network(config)
     dataset = dataset_from_config(config, data)
     if dataset is None:
-        raise ConfigError("The config has no dataset %r; it has: %s" % (data, ", ".join(names) or "none"))
+        raise CommandError("The config has no dataset %r; it has: %s" % (data, ", ".join(names) or "none"))
     return Model(net, choice.path or "", dataset, data, *weights_layers(net))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from returnn_tf.compiler.inner_weights import emit_inner_weights, inner_weights_template
 from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CommandError, ConfigError
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.math.spatial_softmax import SoftmaxOverSpatialLayer
 from returnn_tf.ops.frames.shape import transpose
@@ -102,7 +102,7 @@ def _weights_layer(net: Network, node: Node, shown: Optional[Node]) -> WeightsLa
     """
     if isinstance(node.layer, SoftmaxOverSpatialLayer):
         if shown is None:
-            raise ConfigError("its values are not known outside of its loop")
+            raise CommandError("its values are not known outside of its loop")
         template = shown.output
         others = [axis for axis in template.dynamic_axes if axis != template.rank - 1]
         layer = WeightsLayer(node.path, shown, template, max(others, default=None), False, node.layer.log_space)
@@ -110,7 +110,7 @@ def _weights_layer(net: Network, node: Node, shown: Optional[Node]) -> WeightsLa
         template = inner_weights_template(net.plan, node)
         layer = WeightsLayer(node.path, node, template, template.time_axis, True, False)
     if any(template.dims[axis].is_dynamic for axis in layer.head_axes):
-        raise ConfigError("it has weights along more than two axes of frames: %s" % template)
+        raise CommandError("it has weights along more than two axes of frames: %s" % template)
     return layer
 
 

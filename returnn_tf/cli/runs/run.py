@@ -11,7 +11,8 @@ from typing import Any, Optional
 
 from returnn_tf.cli.run import read_config
 from returnn_tf.cli.status import models_at
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.settings.training import TrainingSettings
@@ -82,9 +83,9 @@ def find_run(path: str, overrides: Sequence[str] = ()) -> Run:
     if os.path.isdir(path):
         models = models_at(path) if _has_run(path) else []
         if not models:
-            raise ConfigError(_without_run(path))
+            raise CommandError(_without_run(path))
         if len(models) > 1:
-            raise ConfigError("%r has several runs, name one: %s" % (path, ", ".join(models)))
+            raise CommandError("%r has several runs, name one: %s" % (path, ", ".join(models)))
         return of_model(path, models[0])
     if not os.path.isfile(path):
         model = path[: -len(".index")] if path.endswith(".index") else path
@@ -93,9 +94,9 @@ def find_run(path: str, overrides: Sequence[str] = ()) -> Run:
     if (_CHECKPOINT.search(path) and not os.path.isfile(path)) or path.endswith(".index"):
         model = _CHECKPOINT.sub("", path)
         if find_checkpoints(model):
-            raise ConfigError("%r is one checkpoint. Name the run: %s" % (path, model))
+            raise CommandError("%r is one checkpoint. Name the run: %s" % (path, model))
     if not os.path.isfile(path):
-        raise ConfigError("%r: there is no such folder, file or prefix of checkpoints" % path)
+        raise CommandError("%r: there is no such folder, file or prefix of checkpoints" % path)
     prefix = status_file.model_of(path)
     if prefix is not None:
         return of_model(path, prefix)
@@ -119,7 +120,7 @@ def _is_rates(path: str) -> bool:
         with open_regular(path) as file:
             head = file.read(_HEAD).decode("utf8", "replace").lstrip()
     except OSError as exc:
-        raise DataError("%r can't be read: %s" % (path, exc.strerror or exc)) from None
+        raise CommandDataError("%r can't be read: %s" % (path, exc.strerror or exc)) from None
     return head.startswith("{") and (_START in head or not head.strip("{} \n"))
 
 
@@ -131,7 +132,7 @@ def of_config(path: str, overrides: Sequence[str] = ()) -> Run:
     config = read_config([path, *overrides])
     model, rates = CheckpointSettings(config).model, LearningRateSettings(config).learning_rate_file
     if not model and not rates:
-        raise ConfigError("%r: neither model nor learning_rate_file is set, so its run left nothing" % path)
+        raise CommandError("%r: neither model nor learning_rate_file is set, so its run left nothing" % path)
     run = Run(path, model, source="config %s" % path, config=config)
     last = max(TrainingSettings(config).num_epochs, 1)
     run.facts = run_settings.facts_of(config, NetworkSchedule(config).at(last).layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from returnn_tf.config import ConfigError, nearest_name
+from returnn_tf.config.errors import CommandError, nearest_name
 
 # short option -> setting
 SHORT_OPTIONS = {
@@ -80,9 +80,9 @@ def parse_arguments(args: Sequence[str]) -> RunArguments:
             if equals:
                 rest.insert(0, value)
         else:
-            raise ConfigError(_unknown(argument))
+            raise CommandError(_unknown(argument))
         if not rest or option == "++":
-            raise ConfigError("command line: %r needs a value: ++key value" % argument)
+            raise CommandError("command line: %r needs a value: ++key value" % argument)
         value = rest.pop(0)
         if argument.startswith("++") and value.startswith("+"):
             value = value[1:]  # "++key +-0.5": the minus must not be taken for an option

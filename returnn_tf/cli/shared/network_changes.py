@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError, did_you_mean
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.registry import LAYERS
 from returnn_tf.layers.shared.nested import is_network, network_options
@@ -37,20 +38,20 @@ def with_outputs_of_loop(network: Mapping[str, Any], loop: str, names: list[str]
     first, _, rest = loop.partition("/")
     layer = network.get(first)
     if not isinstance(layer, Mapping):
-        raise ConfigError("there is no layer %r. %s" % (loop, did_you_mean(first, network)))
+        raise CommandError("there is no layer %r. %s" % (loop, did_you_mean(first, network)))
     for option in network_options(LAYERS.find(layer.get("class"))):
         inner = layer.get(option)
         if isinstance(inner, Mapping) and is_network(inner):
             kept = with_outputs_of_loop(inner, rest, names) if rest else _kept(inner, loop, names)
             return {**network, first: {**layer, option: kept}}
-    raise ConfigError("layer %r has no network, so it is no loop with layers" % loop)
+    raise CommandError("layer %r has no network, so it is no loop with layers" % loop)
 
 
 def _kept(network: Mapping[str, Any], loop: str, names: list[str]) -> dict[str, Any]:
     result = dict(network)
     for name in names:
         if not isinstance(network.get(name), Mapping):
-            raise ConfigError("layer %r of the loop %r is not there. %s" % (name, loop, did_you_mean(name, network)))
+            raise CommandError("layer %r of the loop %r is not there. %s" % (name, loop, did_you_mean(name, network)))
         result[name] = {**network[name], "is_output_layer": True}
     return result
 

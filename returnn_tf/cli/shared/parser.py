@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
-from returnn_tf.config import ConfigError, did_you_mean, nearest_name
+from returnn_tf.config.errors import CommandError, did_you_mean, nearest_name
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -40,7 +40,7 @@ class CommandParser(argparse.ArgumentParser):
             near = nearest_name(given, [text for action in self._actions for text in action.option_strings], cutoff=0.6)
             message += ". Did you mean %r?" % near if near else ""
         end = "" if message.endswith((".", "?")) else "."
-        raise ConfigError("%s: %s%s All options: %s --help" % (self.prog, message, end, self.prog))
+        raise CommandError("%s: %s%s All options: %s --help" % (self.prog, message, end, self.prog))
 
 
 def positive(text: str) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.reference import describe, listing
 from returnn_tf.config.registry import Registry
 
@@ -39,7 +40,7 @@ def read_configs(command: str, args: list[str], *registries: Registry[Any]) -> l
     """
     for argument in args:
         if argument.startswith("-"):
-            raise ConfigError(
+            raise CommandError(
                 "%s: unknown option %r. returnn-tf %s [CONFIG ...] [NAME ...]" % (command, argument, command)
             )
     known = [argument for argument in args if any(argument in registry for registry in registries)]

@@ -11,9 +11,7 @@ from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.cli.submit.description import Description
 from returnn_tf.cli.submit.script import job_script
 from returnn_tf.cli.submit.submission import log_dir, read_job, submit
-from returnn_tf.config import ConfigError
-
-ERROR_TOPIC = "clusters"
+from returnn_tf.config.errors import ClusterError
 
 _DOC = """
 Write the job script of a training run for Slurm or SGE, and submit it.
@@ -81,6 +79,6 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     if "env" in values:
         wrong = [entry for entry in values["env"] if "=" not in entry]
         if wrong:
-            raise ConfigError("--env: expected NAME=VALUE, got %r" % wrong[0])
+            raise ClusterError("--env: expected NAME=VALUE, got %r" % wrong[0])
         values["env"] = dict(entry.split("=", 1) for entry in values["env"])
     return values

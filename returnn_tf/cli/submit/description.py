@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Optional, Union
 
 from returnn_tf.cli.submit.quantities import megabytes_of, seconds_of
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ClusterError
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import at_least, from_options, option
 
@@ -87,25 +87,25 @@ class Description:
         seconds_of("%s['time']" % where, self.time)
         seconds_of("%s['lead']" % where, self.lead)
         if self.tasks % self.nodes:
-            raise ConfigError(
+            raise ClusterError(
                 "%s: %d tasks can't be spread evenly over %d nodes; take a multiple" % (where, self.tasks, self.nodes)
             )
         if self.scheduler == "sge" and self.launcher == "srun" and self.tasks > 1:
-            raise ConfigError("%s['launcher']: srun is part of Slurm; use 'mpirun' or 'horovodrun' with SGE" % where)
+            raise ClusterError("%s['launcher']: srun is part of Slurm; use 'mpirun' or 'horovodrun' with SGE" % where)
         path = os.path.join(self.workdir or os.getcwd(), self.log_dir)
         if self.scheduler == "sge" and any(char in path for char in "$:,"):
-            raise ConfigError("%s: $ : , are special in paths of Grid Engine; rename a folder of %s" % (where, path))
+            raise ClusterError("%s: $ : , are special in paths of Grid Engine; rename a folder of %s" % (where, path))
         if self.seconds < self.lead_seconds + _LEAST_RUN:
-            raise ConfigError(
+            raise ClusterError(
                 "%s: the time %s is too short for a signal %s before its end" % (where, self.time, self.lead)
             )
         for name in self.env:
             if not _VARIABLE.match(name):
-                raise ConfigError("%s['env']: %r is not a valid variable name" % (where, name))
+                raise ClusterError("%s['env']: %r is not a valid variable name" % (where, name))
         megabytes_of("%s['mem']" % where, self.mem)
         for key, value in self._texts():
             if "\n" in value or "\0" in value:
-                raise ConfigError("%s[%r]: line breaks are not allowed, got %r" % (where, key, value))
+                raise ClusterError("%s[%r]: line breaks are not allowed, got %r" % (where, key, value))
 
     def _texts(self) -> Any:
         for key in ("queue", "venv", "workdir", "log_dir", "pe", "sge_mem", "sge_gpu", "program"):

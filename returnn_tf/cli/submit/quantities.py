@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ClusterError
 
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?$")
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
@@ -26,7 +26,7 @@ def seconds_of(option: str, text: object) -> int:
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if text[-1:] in _UNITS and text[:-1].isdecimal():
         return int(text[:-1]) * _UNITS[text[-1]]
-    raise ConfigError("%s: expected a time such as '24:00:00', '36h', '90m' or '300s', got %r" % (option, text))
+    raise ClusterError("%s: expected a time such as '24:00:00', '36h', '90m' or '300s', got %r" % (option, text))
 
 
 def clock(seconds: int) -> str:
@@ -41,5 +41,5 @@ def megabytes_of(option: str, text: object) -> int:
     """
     found = _MEMORY.match(str(text))
     if not found or not int(found.group(1)):
-        raise ConfigError("%s: expected an amount of memory such as '500M' or '16G', got %r" % (option, text))
+        raise ClusterError("%s: expected an amount of memory such as '500M' or '16G', got %r" % (option, text))
     return int(found.group(1)) * _MEGABYTES[found.group(2)]

@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import ClusterError, DataError
 from returnn_tf.engine.support.atomic_files import staging
 from returnn_tf.util.shipped import shipped_folder
 
@@ -38,10 +38,10 @@ def root(args: list[str]) -> int:
     :raises DataError: it can't be written
     """
     if len(args) != 1 or args[0].startswith("-"):
-        raise ConfigError("usage: returnn-tf root FOLDER")
+        raise ClusterError("usage: returnn-tf root FOLDER")
     folder = os.path.abspath(args[0])
     if os.path.exists(folder):
-        raise ConfigError("%s exists already. Remove it, or choose another folder." % args[0])
+        raise ClusterError("%s exists already. Remove it, or choose another folder." % args[0])
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
         with staging(os.path.dirname(folder), os.path.basename(folder)) as temp:
@@ -49,7 +49,7 @@ def root(args: list[str]) -> int:
             os.chmod(temp, 0o755)
             os.rename(temp, folder)
     except OSError as exc:
-        raise DataError("%s can't be written: %s" % (args[0], exc.strerror or exc)) from exc
+        raise DataError("%s can't be written: %s" % (args[0], exc.strerror or exc), topic="clusters") from exc
     print("Wrote %s: returnn_root of jobs whose returnn_python_exe is %s" % (args[0], sys.executable))
     return 0
 

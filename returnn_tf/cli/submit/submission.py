@@ -11,7 +11,8 @@ from typing import Any
 from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.cli.submit.description import Description
 from returnn_tf.cli.submit.script import Training
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import ClusterError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
@@ -36,7 +37,7 @@ def read_job(
         config = Config.from_files([path], parse_arguments(list(overrides)).overrides)
         own = TaskSettings(config).submit or {}
         if trainings and own != described:
-            raise ConfigError(
+            raise ClusterError(
                 "%s differs from that of %s, but the jobs of an array share one description. Submit them separately."
                 % (TaskSettings(config).describe_source("submit"), paths[0])
             )
@@ -57,18 +58,18 @@ def submit(job: Description, script: str) -> str:
     """
     command = _COMMANDS[job.scheduler]
     if shutil.which(command[0]) is None:
-        raise ConfigError(
+        raise ClusterError(
             "%s is not installed here. Submit on a machine of the cluster, or print the script: --dry-run" % command[0]
         )
     try:
         os.makedirs(log_dir(job), exist_ok=True)
     except OSError as exc:
-        raise ConfigError("log_dir %r can't be created: %s" % (log_dir(job), exc.strerror)) from None
+        raise ClusterError("log_dir %r can't be created: %s" % (log_dir(job), exc.strerror)) from None
     done = subprocess.run(
         command, input=script, cwd=job.workdir or None, capture_output=True, text=True, timeout=_SECONDS
     )
     if done.returncode:
-        raise ConfigError("%s rejected the job: %s" % (command[0], (done.stderr or done.stdout).strip()))
+        raise ClusterError("%s rejected the job: %s" % (command[0], (done.stderr or done.stdout).strip()))
     return done.stdout.strip().split(";")[0]
 
 

@@ -19,12 +19,10 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from returnn_tf.config.errors import ConfigError
+from returnn_tf.config.errors import CodeError
 from returnn_tf.config.registry import Registry
 from returnn_tf.config.user_code import is_user_file
 from returnn_tf.config.user_files import ConfigImports
-
-ERROR_TOPIC = "code-in-configs"
 
 ROOT = "returnn"
 #: The modules of old versions, which were no packages.
@@ -65,7 +63,7 @@ class _Missing(type):
     """The class of names that can be imported, but not used."""
 
     def _fail(cls) -> Any:
-        raise ConfigError(vars(cls.__mro__[-2])["message"])
+        raise CodeError(vars(cls.__mro__[-2])["message"])
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Raise an error that says what to write."""

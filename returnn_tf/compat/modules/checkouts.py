@@ -9,7 +9,7 @@ import types
 from typing import Any, Optional
 
 from returnn_tf.compat.imports.stand_ins import register_compat
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError
 from returnn_tf.config.user_files import load_user_file
 
 register_compat(__name__, "returnn.import_")
@@ -35,13 +35,13 @@ def import_(repo: str, path: str = "", version: Optional[str] = None) -> Any:
     where = os.path.join(base or "FOLDER", *repo.split("/"))
     clone = "git clone https://%s %s%s" % (repo, where, " && git -C %s checkout %s" % (where, commit) if commit else "")
     if base is None or not os.path.isdir(where):
-        raise ConfigError(
+        raise CodeError(
             "import_(%r, %r): modules are not downloaded. Check the repository out once, and name the folder: "
             "%s; export %s=%s" % (repo, path, clone, FOLDER, base or "FOLDER")
         )
     found = _commit_of(where)
     if commit and found and not found.startswith(commit):
-        raise ConfigError("import_(%r, %r): the commit should be %s, but the checkout %r has %s. Run: git -C %s "
+        raise CodeError("import_(%r, %r): the commit should be %s, but the checkout %r has %s. Run: git -C %s "
                           "checkout %s" % (repo, path, commit, where, found[: len(commit)], where, commit))  # fmt: skip
     return _module(where, path, "returnn_tf_checkout_%s" % _identifier(repo))
 
@@ -62,7 +62,7 @@ def _module(where: str, path: str, name: str) -> Any:
             module = sys.modules.setdefault(full, types.ModuleType(full))
             module.__path__ = [place]
         else:
-            raise ConfigError("import_: there is no module %r in the checkout %r." % (path, where))
+            raise CodeError("import_: there is no module %r in the checkout %r." % (path, where))
         if i:
             setattr(sys.modules[full.rpartition(".")[0]], full.rpartition(".")[2], module)
     return module

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.compat.imports.stand_ins import register_compat
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CodeError
 from returnn_tf.config.user_code import config_in_use
 
 register_compat(__name__, "returnn.config", "Config")
@@ -20,7 +21,7 @@ def get_global_config(raise_exception: bool = True) -> Any:
     """
     config = config_in_use()
     if config is None and raise_exception:
-        raise ConfigError("get_global_config: no config was read.")
+        raise CodeError("get_global_config: no config was read.")
     return config
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from returnn_tf.compat.imports.stand_ins import register_compat
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError
 
 register_compat(__name__, "returnn.tf.engine", "TFEngine")
 
@@ -17,7 +17,7 @@ def get_global_engine() -> Any:
 
     :raises ConfigError: always; the state of a training run is not open to its config
     """
-    raise ConfigError(
+    raise CodeError(
         "get_global_engine: a config can't reach into the running engine. Functions of a config get what they need as "
         "arguments, e.g. the epoch; a task of your own (@register_task) can run a network with Network.from_config."
     )

@@ -7,7 +7,7 @@ import re
 import tempfile
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError
 from returnn_tf.native.build import build
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import load_library
@@ -41,7 +41,7 @@ class OpCodeCompiler:
         del verbose
         given = sorted(name for name, value in others.items() if value)
         if given or not is_cpp or use_cuda_if_available:
-            raise ConfigError(
+            raise CodeError(
                 "OpCodeCompiler: only C++ code for the CPU can be compiled, without the arguments %s. Set "
                 "use_cuda_if_available=False." % (", ".join(given) or "for CUDA or C")
             )
@@ -65,7 +65,5 @@ class OpCodeCompiler:
                 try:
                     self._ops = load_library(build(op)[0])
                 except NativeOpError as exc:
-                    raise ConfigError(
-                        "OpCodeCompiler: the code of %r does not compile: %s" % (self._name, exc)
-                    ) from exc
+                    raise CodeError("OpCodeCompiler: the code of %r does not compile: %s" % (self._name, exc)) from exc
         return self._ops

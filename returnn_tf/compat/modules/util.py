@@ -12,7 +12,7 @@ import numpy as np
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.numbers_dict import NumbersDict
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError
 from returnn_tf.config.user_files import load_user_file
 from returnn_tf.datasets.core.safe_files import read_text
 from returnn_tf.datasets.files import local_copy
@@ -59,7 +59,7 @@ class BackendEngine:
         """
         del others
         if engine not in (None, cls.Default, cls.TensorFlow):
-            raise ConfigError("BackendEngine.select_engine: there is no backend but TensorFlow, with layer dicts.")
+            raise CodeError("BackendEngine.select_engine: there is no backend but TensorFlow, with layer dicts.")
 
     @classmethod
     def get_selected_engine(cls) -> int:
@@ -147,7 +147,7 @@ def generic_import_module(filename: str) -> Any:
         path = filename.replace(".", os.sep) + ".py"
         found = [os.path.join(folder, path) for folder in sys.path if os.path.exists(os.path.join(folder, path))]
         if not found:
-            raise ConfigError("generic_import_module: there is no file or module %r." % filename)
+            raise CodeError("generic_import_module: there is no file or module %r." % filename)
         path = found[0]
     name = "_returnn_tf_file_%s" % os.path.splitext(os.path.abspath(path))[0].replace(os.sep, "_").replace(".", "_")
     return load_user_file(name, path)

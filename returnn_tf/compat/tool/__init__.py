@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.compat.tool.registry import TOOLS
-from returnn_tf.config import ConfigError
-
-ERROR_TOPIC = "commands"
+from returnn_tf.config.errors import CommandError
 
 
 def help_of(args: list[str]) -> str:
@@ -36,5 +34,5 @@ def run(args: list[str]) -> int:
     :raises ConfigError: there is no such tool
     """
     if not args:
-        raise ConfigError("tool: which one? %s" % ", ".join(name for name, _ in TOOLS.items()))
+        raise CommandError("tool: which one? %s" % ", ".join(name for name, _ in TOOLS.items()))
     return TOOLS.get(args[0], "tool").run(args[1:])

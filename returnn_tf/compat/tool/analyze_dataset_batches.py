@@ -14,7 +14,8 @@ from returnn_tf.compat.tool.shared.arguments import add_verbosity, configure_log
 from returnn_tf.compat.tool.shared.datasets import OpenDataset, is_config, of_config, open_dataset
 from returnn_tf.compiler.lower import needed_extern_keys
 from returnn_tf.compiler.plan_config import plan_from_config
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.datasets.config import batch_options_from_config
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -56,14 +57,14 @@ def run(args: list[str]) -> int:
         if parsed.use_pretrain:
             config = NetworkSchedule(config).at(parsed.epoch).config
     elif parsed.use_pretrain:
-        raise ConfigError("--use_pretrain: there is no config")
+        raise CommandError("--use_pretrain: there is no config")
     else:
         config = read_config(overrides)
         opened = open_dataset(parsed.source, parsed.dataset)
     opened.check_key(parsed.key)
     last = sys.maxsize if parsed.endseq < 0 else parsed.endseq
     if opened.dataset.endless and last == sys.maxsize:
-        raise ConfigError("%s is endless: give --endseq" % opened.title)
+        raise CommandError("%s is endless: give --endseq" % opened.title)
     is_train = parsed.dataset in (None, "train")
     options = batch_options_from_config(config, train=is_train, epoch=parsed.epoch)
     options["used_data_keys"] = _used_keys(config, opened, parsed.key)
@@ -78,7 +79,7 @@ def run(args: list[str]) -> int:
     dropped = opened.dataset.batch_stats
     opened.close()
     if not seqs:
-        raise DataError("%s has no batches in epoch %d" % (opened.title, parsed.epoch))
+        raise CommandDataError("%s has no batches in epoch %d" % (opened.title, parsed.epoch))
     print("%s, epoch %d, batches of %s:" % (opened.title, parsed.epoch, ", ".join(options["used_data_keys"])))
     print("  batches: %d" % len(seqs))
     print("  sequences: %d, %s in a batch" % (sum(seqs), _range(seqs)))

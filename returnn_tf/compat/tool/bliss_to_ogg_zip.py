@@ -24,7 +24,7 @@ from returnn_tf.cli.data.source import default_processes
 from returnn_tf.cli.data.zip_writer import AudioEncoding, write_zip
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.compat.tool.registry import register_tool
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import CommandDataError, CommandError, did_you_mean
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.safe_files import open_regular
@@ -72,7 +72,7 @@ def run(args: list[str]) -> int:
     """
     parsed = parser().parse_args(args)
     if not parsed.output.endswith(".zip"):
-        raise ConfigError("--output %r must end in .zip, as OggZipDataset expects it" % parsed.output)
+        raise CommandError("--output %r must end in .zip, as OggZipDataset expects it" % parsed.output)
     found = [_with_audio(each) for each in read_corpus(parsed.bliss, segments=parsed.subset_segment_file)]
     with _encoding(parsed) as encoding:
         count, seconds = write_zip(parsed.output, found, encoding, _threads(), append=True)
@@ -100,7 +100,7 @@ def _encoding(parsed: argparse.Namespace) -> Iterator[AudioEncoding]:
     converts = [parsed.ffmpeg_loglevel, parsed.ffmpeg_acodec, parsed.ffmpeg_resample, parsed.number_of_channels]
     if parsed.no_ogg or parsed.no_conversion:
         if parsed.sprint_cache and not parsed.no_ogg:
-            raise ConfigError("--no_conversion: audio of --sprint_cache needs a conversion")
+            raise CommandError("--no_conversion: audio of --sprint_cache needs a conversion")
         if any(converts) or parsed.no_cleanup:
             log.warn("Nothing is converted, so options for ffmpeg and --no_cleanup have no effect.")
         yield NoAudio() if parsed.no_ogg else CopiedAudio()
@@ -114,7 +114,7 @@ def _encoding(parsed: argparse.Namespace) -> Iterator[AudioEncoding]:
             yield converted
             return
         if parsed.raw_sample_rate % parsed.feat_sample_rate:
-            raise ConfigError("--raw_sample_rate must be a multiple of --feat_sample_rate")
+            raise CommandError("--raw_sample_rate must be a multiple of --feat_sample_rate")
         features = {"filename": parsed.sprint_cache, "data_type": "feat"}
         archive = Dataset.from_config({"class": "SprintCacheDataset", "data": {"data": features}})
         yield ArchivedAudio(parsed.sprint_cache, archive, parsed.raw_sample_rate, parsed.feat_sample_rate, converted)
@@ -129,7 +129,7 @@ def _folder(output: str, *, keep: bool) -> Iterator[str]:
         kept = tempfile.mkdtemp(prefix=".%s.audio-" % name, dir=beside) if keep else ""
         folder = contextlib.nullcontext() if keep else Temporary(output, folder=True)
     except OSError as exc:
-        raise DataError("%r can't be written: %s" % (output, exc.strerror or exc)) from exc
+        raise CommandDataError("%r can't be written: %s" % (output, exc.strerror or exc)) from exc
     with folder as temporary:
         yield kept if temporary is None else temporary.path
     if keep:
@@ -171,10 +171,12 @@ class CopiedAudio:
         """
         assert utterance.audio is not None
         if not utterance.audio.lower().endswith(_OGG):
-            raise DataError("%s: %r is no .ogg file, so it needs a conversion" % (utterance.place, utterance.audio))
+            raise CommandDataError(
+                "%s: %r is no .ogg file, so it needs a conversion" % (utterance.place, utterance.audio)
+            )
         if utterance.start:
             text = "%s: begins at %g s of %r, which needs a conversion"
-            raise DataError(text % (utterance.place, utterance.start, utterance.audio))
+            raise CommandDataError(text % (utterance.place, utterance.start, utterance.audio))
         with _reading(utterance, utterance.audio), open_regular(utterance.audio) as file:
             content = file.read()
         return content, _seconds(utterance)
@@ -222,7 +224,7 @@ class ConvertedAudio:
         said = done.stderr.decode("utf8", "replace").strip()
         if done.returncode:
             text = "; ".join(said.splitlines())[-_MOST_SHOWN:] or "exit code %d" % done.returncode
-            raise DataError("%s: ffmpeg can't convert %r: %s" % (utterance.place, path, text))
+            raise CommandDataError("%s: ffmpeg can't convert %r: %s" % (utterance.place, path, text))
         if self.loglevel and said:
             print(said, file=sys.stderr)
         with open(output, "rb") as file:
@@ -258,13 +260,13 @@ class ArchivedAudio:
         """
         if utterance.name not in self._indices:
             hint = did_you_mean(utterance.name, list(self._indices)[:_COMPARED])
-            raise DataError("archive %r has no entry %r. %s" % (self.path, utterance.name, hint))
+            raise CommandDataError("archive %r has no entry %r. %s" % (self.path, utterance.name, hint))
         vectors = self.archive.read(self._indices[utterance.name], 1, ["data"])["data"]
         size = self.sample_rate // self.frame_rate
         if not vectors.size or vectors.shape[1] != size:
             text = "archive %r, entry %r: has frames %s, but %d Hz and %d frames per second need %d samples in each"
             shape = list(vectors.shape)
-            raise DataError(text % (self.path, utterance.name, shape, self.sample_rate, self.frame_rate, size))
+            raise CommandDataError(text % (self.path, utterance.name, shape, self.sample_rate, self.frame_rate, size))
         samples = vectors.reshape(-1).astype(np.float64)
         if np.abs(samples).max() > 1:
             samples = samples / _INT16
@@ -290,7 +292,7 @@ def _ffmpeg() -> str:
     """
     path = shutil.which("ffmpeg", path=os.environ.get("PATH") or os.defpath)
     if path is None:
-        raise DataError(
+        raise CommandDataError(
             "ffmpeg is not installed. Install it, or give --no_conversion for .ogg files, or use returnn-tf data oggzip"
         )
     return path
@@ -309,4 +311,4 @@ def _reading(utterance: Utterance, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise DataError("%s: %r can't be read: %s" % (utterance.place, path, exc.strerror or exc)) from exc
+        raise CommandDataError("%s: %r can't be read: %s" % (utterance.place, path, exc.strerror or exc)) from exc

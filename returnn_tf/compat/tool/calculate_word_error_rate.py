@@ -20,7 +20,8 @@ from returnn_tf.compat.tool.shared.arguments import (
 )
 from returnn_tf.compat.tool.shared.datasets import OpenDataset, dataset_of_options, of_config, texts_of
 from returnn_tf.compat.tool.shared.text_files import write_file
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.core.safe_files import read_text_dict
@@ -72,7 +73,7 @@ def run(args: list[str]) -> int:
     used = set()
     for tag, reference in _references(parsed, overrides):
         if tag not in hypotheses:
-            raise DataError("%r has no hypothesis for the sequence %r" % (parsed.hyps, tag))
+            raise CommandDataError("%r has no hypothesis for the sequence %r" % (parsed.hyps, tag))
         used.add(tag)
         pairs = align(reference.split(), _first(parsed.hyps, tag, hypotheses[tag]).split())
         errors.add(pairs)
@@ -83,7 +84,7 @@ def run(args: list[str]) -> int:
     if parsed.expect_full:
         _check_all_used(parsed.hyps, hypotheses, used)
     if not errors.reference:
-        raise DataError("the references of %d sequences have no words, so there is no rate" % len(used))
+        raise CommandDataError("the references of %d sequences have no words, so there is no rate" % len(used))
     print("word error rate of %d sequences: %s" % (len(used), errors.text()))
     if parsed.out:
         write_file(parsed.out, "%.2f\n" % (100 * errors.rate))
@@ -93,7 +94,7 @@ def run(args: list[str]) -> int:
 def _check_all_used(path: str, hypotheses: Mapping[str, Any], used: set[str]) -> None:
     others = [tag for tag in hypotheses if tag not in used]
     if others:
-        raise DataError("%r has %d hypotheses without reference, e.g. of %r" % (path, len(others), others[0]))
+        raise CommandDataError("%r has %d hypotheses without reference, e.g. of %r" % (path, len(others), others[0]))
 
 
 def _references(parsed: argparse.Namespace, overrides: list[str]) -> Iterable[tuple[str, str]]:
@@ -122,7 +123,7 @@ def _chosen_by(config: Config, place: str) -> OpenDataset:
     for value in (wer_data, settings.search_data):
         if value and (not _is_name(value) or value in config or value in (DataSettings(config).eval_datasets or {})):
             return of_config(config, value, place)
-    raise ConfigError("%s has no dataset %r: set wer_data, or give --dataset" % (place, wer_data))
+    raise CommandError("%s has no dataset %r: set wer_data, or give --dataset" % (place, wer_data))
 
 
 def _is_name(value: Any) -> bool:
@@ -136,4 +137,4 @@ def _first(path: str, tag: str, value: Any) -> str:
     best = value[0] if isinstance(value, (list, tuple)) and value else None
     if isinstance(best, (list, tuple)) and len(best) == 2 and isinstance(best[1], str):
         return best[1]
-    raise DataError("%r: the entry of %r is neither a text nor a list of (score, text)" % (path, tag))
+    raise CommandDataError("%r: the entry of %r is neither a text nor a list of (score, text)" % (path, tag))

@@ -10,7 +10,8 @@ from returnn_tf.cli.run import read_config
 from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.arguments import parse
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.checkpoints.cleanup import CleanupOptions, options_from_config
@@ -53,7 +54,7 @@ def run(args: list[str]) -> int:
     scores = parsed.scores or LearningRateSettings(config).learning_rate_file
     for value, option, setting in ((model, "--model", "model"), (scores, "--scores", "learning_rate_file")):
         if not value:
-            raise ConfigError("cleanup-old-models: give %s, or --config with the setting %s" % (option, setting))
+            raise CommandError("cleanup-old-models: give %s, or --config with the setting %s" % (option, setting))
     with _working_directory(parsed.cwd):
         options = options_from_config(config) or CleanupOptions()
         clean_up(model, read_file(scores), options, dry=parsed.dry_run, confirm=_confirmed)
@@ -70,7 +71,7 @@ def _working_directory(path: str) -> Iterator[None]:
     try:
         os.chdir(path or before)
     except OSError as exc:
-        raise ConfigError("--cwd: %r can't be entered: %s" % (path, exc.strerror)) from None
+        raise CommandError("--cwd: %r can't be entered: %s" % (path, exc.strerror)) from None
     try:
         yield
     finally:
@@ -82,7 +83,7 @@ def _confirmed(paths: list[str]) -> bool:
     try:
         answer = input("Delete these %d checkpoints? [y/n] " % len(paths))
     except EOFError:
-        raise ConfigError("cleanup-old-models: there is no answer, so nothing is deleted") from None
+        raise CommandError("cleanup-old-models: there is no answer, so nothing is deleted") from None
     if answer.strip().lower() in ("y", "yes"):
         return True
     print("Nothing is deleted.")

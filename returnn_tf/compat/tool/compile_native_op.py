@@ -13,7 +13,8 @@ from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.arguments import add_verbosity, check_sources, configure_log, parse
 from returnn_tf.compat.tool.shared.text_files import write_file
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandDataError
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.export.graph_ops import op_types
@@ -84,7 +85,7 @@ def run(args: list[str]) -> int:
             found = _needed(read_config([parsed.config, *overrides]))
         paths = _private_copies(found, os.path.dirname(os.path.abspath(parsed.output_file or "x"))) if found else []
     except NativeOpError as exc:
-        raise DataError(str(exc)) from exc
+        raise CommandDataError(str(exc)) from exc
     for path in paths:
         print(path)
     if not paths:
@@ -113,7 +114,7 @@ def _private_copies(libraries: dict[str, str], folder: str) -> list[str]:
         os.makedirs(folder, exist_ok=True)
         target = tempfile.mkdtemp(prefix="native-ops-", dir=folder)
     except OSError as exc:
-        raise DataError("%r can't be written: %s" % (folder, exc.strerror or exc)) from exc
+        raise CommandDataError("%r can't be written: %s" % (folder, exc.strerror or exc)) from exc
     paths = []
     try:
         for name, path in libraries.items():

@@ -8,8 +8,9 @@ from returnn_tf.cli.run import read_config
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.arguments import add_verbosity, configure_log
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
+from returnn_tf.config.errors import CommandError
 from returnn_tf.engine.support import devices
 from returnn_tf.export.compile_graph import CompiledGraph, GraphRequest, compile_graph
 from returnn_tf.export.meta import graph_files
@@ -92,14 +93,14 @@ def run(args: list[str]) -> int:
 def _read(given: argparse.Namespace) -> Config:
     """Read the config; its device and log do not count."""
     if given.config.startswith("+"):
-        raise ConfigError("compile-tf-graph: which config? Settings of it, as %s, can't be given here." % given.config)
+        raise CommandError("compile-tf-graph: which config? Settings of it, as %s, can't be given here." % given.config)
     return derived(read_config([given.config]), {"device": given.device})
 
 
 def _check_outputs(given: argparse.Namespace) -> str:
     """Check the output files before anything is computed; return the extension of that of the graph."""
     if given.rec_step_by_step_output_file and not given.rec_step_by_step:
-        raise ConfigError("--rec_step_by_step_output_file needs --rec_step_by_step LAYER.")
+        raise CommandError("--rec_step_by_step_output_file needs --rec_step_by_step LAYER.")
     lists = (
         "output_file_model_params_list", "output_file_state_vars_list", "rec_step_by_step_output_file"
     )  # fmt: skip

@@ -21,7 +21,7 @@ from returnn_tf.compat.tool.shared.arguments import add_verbosity, configure_log
 from returnn_tf.compat.tool.shared.datasets import OpenDataset, open_dataset, positions
 from returnn_tf.compat.tool.shared.frame_statistics import FrameStatistics
 from returnn_tf.compat.tool.shared.text_files import write_file
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.datasets.config import batch_options_from_config
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.epoch import EpochReader
@@ -150,7 +150,9 @@ class Numpy(DumpType):
             return text + "\n"
         if value.ndim > 2:
             shape = list(value.shape)
-            raise DataError("%s: %r of %r has the shape %s, no table for numpy" % (self.opened.title, key, tag, shape))
+            raise CommandDataError(
+                "%s: %r of %r has the shape %s, no table for numpy" % (self.opened.title, key, tag, shape)
+            )
         buffer = io.StringIO()
         np.savetxt(buffer, np.atleast_1d(value), fmt="%i" if value.dtype.kind in "iub" else "%.18e")
         return buffer.getvalue()
@@ -299,7 +301,7 @@ def _dump(opened: OpenDataset, parsed: argparse.Namespace) -> None:
         if statistics is not None:
             statistics.add(reader.sequence(position).data[parsed.key])
     if not count:
-        raise DataError("%s has no sequences %s" % (opened.title, "within the limits" if skipped else "there"))
+        raise CommandDataError("%s has no sequences %s" % (opened.title, "within the limits" if skipped else "there"))
     dump.end()
     print("%d sequences%s" % (count, ", %d others are too long or too short" % skipped if skipped else ""))
     if statistics is not None:
@@ -313,7 +315,7 @@ def _statistics(opened: OpenDataset, parsed: argparse.Namespace, *, reads: bool)
     if not (parsed.stats or parsed.dump_stats):
         return None
     if not reads:
-        raise ConfigError("--type %s reads no data, so there are no statistics; use --type null" % parsed.type)
+        raise CommandError("--type %s reads no data, so there are no statistics; use --type null" % parsed.type)
     opened.check_key(parsed.key)
     return FrameStatistics("%r of %s" % (parsed.key, opened.title))
 
@@ -340,7 +342,9 @@ def _literal(option: str, text: str) -> Any:
     except (ValueError, SyntaxError):
         value = None
     if isinstance(value, bool) or not isinstance(value, (int, float, Mapping)):
-        raise ConfigError("%s: %r is neither a number, nor a dict from data key to number, nor config" % (option, text))
+        raise CommandError(
+            "%s: %r is neither a number, nor a dict from data key to number, nor config" % (option, text)
+        )
     return value
 
 

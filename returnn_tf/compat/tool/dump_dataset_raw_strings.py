@@ -14,7 +14,7 @@ from returnn_tf.compat.tool.shared.arguments import (
 )
 from returnn_tf.compat.tool.shared.datasets import dataset_of_options, texts_of
 from returnn_tf.compat.tool.shared.text_files import check_is_new, write_file
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import CommandDataError
 from returnn_tf.engine.search.output import as_python_dict
 
 _DOC = """
@@ -57,7 +57,7 @@ def run(args: list[str]) -> int:
     finally:
         opened.close()
     if not rows:
-        raise DataError("%s has no sequences from %d on" % (opened.title, parsed.startseq))
+        raise CommandDataError("%s has no sequences from %d on" % (opened.title, parsed.startseq))
     write_file(parsed.out, as_python_dict(rows))
     print("wrote %s: the texts of %d sequences" % (parsed.out, len(rows)))
     return 0

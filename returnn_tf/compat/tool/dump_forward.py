@@ -13,7 +13,7 @@ from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.arguments import add_verbosity, configure_log, last_seq, natural, parse
 from returnn_tf.compat.tool.shared.datasets import of_config
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import CommandDataError
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
 from returnn_tf.engine.passes.layer_values import LayerValues, SeqValue, layers_with_values
 from returnn_tf.engine.training.load_model import load_network
@@ -72,5 +72,5 @@ def run(args: list[str]) -> int:
             count += 1
     opened.close()
     if not count:
-        raise DataError("%s has no sequences from %d on" % (opened.title, parsed.startseq))
+        raise CommandDataError("%s has no sequences from %d on" % (opened.title, parsed.startseq))
     return 0

@@ -11,7 +11,7 @@ from returnn_tf.compat.tool.shared.arguments import add_verbosity, configure_log
 from returnn_tf.compat.tool.shared.datasets import of_config
 from returnn_tf.compat.tool.shared.frame_statistics import FrameStatistics
 from returnn_tf.compat.tool.shared.order import add_order_arguments, set_dataset
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CommandError
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.passes.forward_pass import ForwardPass
@@ -63,7 +63,7 @@ def run(args: list[str]) -> int:
     parsed, overrides = parse(parser(), args)
     configure_log(parsed.verbosity)
     if not (parsed.stats or parsed.dump_stats):
-        raise ConfigError("dump-forward-stats: give --stats, --dump_stats PREFIX, or both")
+        raise CommandError("dump-forward-stats: give --stats, --dump_stats PREFIX, or both")
     config = read_config([parsed.config, *overrides])
     if parsed.load:
         config.update({"load": parsed.load})

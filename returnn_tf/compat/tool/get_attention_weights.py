@@ -22,7 +22,8 @@ from returnn_tf.compat.tool.shared.arguments import add_verbosity, configure_log
 from returnn_tf.compat.tool.shared.datasets import OpenDataset, of_config
 from returnn_tf.compat.tool.shared.order import add_order_arguments, set_dataset
 from returnn_tf.compat.tool.shared.text_files import check_is_new
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.monitoring.pictures import check_matplotlib, new_figure
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
@@ -98,7 +99,7 @@ def run(args: list[str]) -> int:
     finally:
         output.close(complete=complete)
     if not count:
-        raise DataError("%s has no sequences" % opened.title)
+        raise CommandDataError("%s has no sequences" % opened.title)
     print("wrote the weights of %d sequences to %s" % (count, output.place))
     return 0
 
@@ -106,11 +107,11 @@ def run(args: list[str]) -> int:
 def _output(parsed: argparse.Namespace) -> Union[HDFOutput, NumpyFiles, Pictures]:
     kind = parsed.output_format or ("hdf" if parsed.output_file else "npy")
     if (kind == "hdf") != bool(parsed.output_file):
-        raise ConfigError("--output_format %s and --output_file do not fit: hdf is written to a file" % kind)
+        raise CommandError("--output_format %s and --output_file do not fit: hdf is written to a file" % kind)
     if kind != "hdf":
         return NumpyFiles(parsed.dump_dir) if kind == "npy" else Pictures(parsed.dump_dir)
     if len(parsed.layers) > 1:
-        raise ConfigError("--output_format hdf: a file has one layer, not %d" % len(parsed.layers))
+        raise CommandError("--output_format hdf: a file has one layer, not %d" % len(parsed.layers))
     check_is_new(parsed.output_file, "--output_file")
     return HDFOutput(parsed.output_file)
 
@@ -124,8 +125,8 @@ def _config_of(path: str) -> str:
         if len(found) == 1:
             return found[0]
         if found:
-            raise ConfigError("%r: which config? %s" % (path, ", ".join(found)))
-    raise ConfigError("%r: there is no *.config in it or beside it" % path)
+            raise CommandError("%r: which config? %s" % (path, ", ".join(found)))
+    raise CommandError("%r: there is no *.config in it or beside it" % path)
 
 
 def _settings(parsed: argparse.Namespace) -> list[str]:
@@ -173,7 +174,7 @@ def _axis_of_labels(values: LayerValues, loop: str, name: str) -> int:
     template, output = values.output("%s/%s" % (loop, name)), values.output(loop)
     dims = [template.dims[axis] for axis in template.dynamic_axes]
     if len(dims) != 2:
-        raise ConfigError("layer %r has the output %s, not labels and frames" % (name, template))
+        raise CommandError("layer %r has the output %s, not labels and frames" % (name, template))
     labels = [output.dims[axis] for axis in output.dynamic_axes][:1]
     return 1 if dims[1:] == labels and dims[:1] != labels else 0
 
@@ -272,4 +273,4 @@ def _make(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as exc:
-        raise DataError("the folder %r can't be made: %s" % (folder, exc.strerror)) from exc
+        raise CommandDataError("the folder %r can't be made: %s" % (folder, exc.strerror)) from exc

@@ -8,7 +8,7 @@ from returnn_tf.cli.run import read_config
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.arguments import check_sources, parse
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import CommandDataError, CommandError, did_you_mean
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.learning_rate.control import choose_measure
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, read_file, scores_of
@@ -47,14 +47,16 @@ def run(args: list[str]) -> int:
         settings = LearningRateSettings(read_config([parsed.config, *overrides]))
         path, measures = settings.learning_rate_file, settings.learning_rate_control_error_measure
         if not path:
-            raise ConfigError("%s has no learning_rate_file" % parsed.config)
+            raise CommandError("%s has no learning_rate_file" % parsed.config)
     epochs = read_file(path)
     key = parsed.key or _default_key(epochs, measures)
     found = best_epochs(epochs, key, parsed.n) if key else []
     if key is None or not found:
         keys = sorted({name for data in epochs.values() for name in scores_of(data.error)})
         hint = did_you_mean(key, keys) if key else ""
-        raise DataError(("%r has no scores %s. %s" % (path, "of %r" % key if key else "at all", hint)).rstrip(" ."))
+        raise CommandDataError(
+            ("%r has no scores %s. %s" % (path, "of %r" % key if key else "at all", hint)).rstrip(" .")
+        )
     for epoch in found:
         scores = scores_of(epochs[epoch].error)
         names = [key, *sorted(name for name in scores if name != key)]

@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.text_files import check_is_new
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.datasets.core.safe_files import open_regular, read_plain_pickle
 from returnn_tf.datasets.hdf.parallel_text import INPUTS, ParallelTextWriter
 
@@ -67,19 +67,19 @@ def run(args: list[str]) -> int:
     target = _Side(parsed.target_corpus, parsed.target_vocabulary, ["classes", *_names(parsed.target_factors)], parsed)
     labels = {**source.labels(), **target.labels()}
     if len(labels) < len(source.keys) + len(target.keys):
-        raise ConfigError("two streams have the same data key, of %s" % ", ".join(source.keys + target.keys))
+        raise CommandError("two streams have the same data key, of %s" % ", ".join(source.keys + target.keys))
     options = {"compression": parsed.compression, "buffered": parsed.data_buffer_size}
     with ParallelTextWriter(parsed.hdf_file, labels, **options) as writer:
         for of_source, of_target in itertools.zip_longest(source.lines(), target.lines()):
             if of_source is None or of_target is None:
                 short, other = (source, target) if of_source is None else (target, source)
-                raise DataError("%r has %d lines, but %r has more" % (short.path, writer.num_lines, other.path))
+                raise CommandDataError("%r has %d lines, but %r has more" % (short.path, writer.num_lines, other.path))
             writer.add({**of_source, **of_target})
         if writer.num_lines != (parsed.number_of_lines or writer.num_lines):
             text = "%r has %d lines, not %d as -n says"
-            raise DataError(text % (source.path, writer.num_lines, parsed.number_of_lines))
+            raise CommandDataError(text % (source.path, writer.num_lines, parsed.number_of_lines))
         if not writer.num_lines:
-            raise DataError("%r has no lines" % source.path)
+            raise CommandDataError("%r has no lines" % source.path)
     unknown = "%d and %d words are unknown" % (source.num_unknown, target.num_unknown)
     print("wrote %s: %d lines; %s" % (parsed.hdf_file, writer.num_lines, unknown))
     return 0
@@ -106,7 +106,7 @@ class _Side:
         files = _names(vocabularies)
         if len(files) != len(keys):
             text = "%r: words and %d factors need %d vocabularies, but there are %d"
-            raise ConfigError(text % (path, len(keys) - 1, len(keys), len(files)))
+            raise CommandError(text % (path, len(keys) - 1, len(keys), len(files)))
         self._ids = [_vocabulary(file) for file in files]
 
     def labels(self) -> dict[str, list[str]]:
@@ -124,7 +124,7 @@ class _Side:
                 while block := list(itertools.islice(numbered, self._block)):
                     yield from itertools.starmap(self._encoded, block)
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as exc:
-            raise DataError("%r can't be read: %s" % (self.path, getattr(exc, "strerror", None) or exc)) from exc
+            raise CommandDataError("%r can't be read: %s" % (self.path, getattr(exc, "strerror", None) or exc)) from exc
 
     def _unpacked(self, raw: BinaryIO) -> io.TextIOWrapper:
         file = gzip.open(raw) if self.path.endswith(".gz") else raw
@@ -145,7 +145,9 @@ class _Side:
         for part in parts:
             if len(part) != len(self.keys):
                 text = "%r, line %d: %r has %d parts, not %d"
-                raise DataError(text % (self.path, number, self._separator.join(part), len(part), len(self.keys)))
+                raise CommandDataError(
+                    text % (self.path, number, self._separator.join(part), len(part), len(self.keys))
+                )
         return [[part[index] for part in parts] for index in range(len(self.keys))]
 
 
@@ -157,8 +159,8 @@ def _vocabulary(path: str) -> dict[str, int]:
     content = read_plain_pickle(path, fix="Write a dict from words to numbers.")
     is_dict = isinstance(content, dict) and all(isinstance(word, str) for word in content)
     if not is_dict or sorted(content.values()) != list(range(len(content))):
-        raise DataError("vocabulary %r must be a dict from words to the numbers 0, 1, ..., each once" % path)
+        raise CommandDataError("vocabulary %r must be a dict from words to the numbers 0, 1, ..., each once" % path)
     for word in (_END, _UNKNOWN):
         if word not in content:
-            raise DataError("vocabulary %r lacks the word %r" % (path, word))
+            raise CommandDataError("vocabulary %r lacks the word %r" % (path, word))
     return dict(content)

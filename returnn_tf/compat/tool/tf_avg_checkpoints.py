@@ -7,7 +7,7 @@ import argparse
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.compat.tool.shared.arguments import check_sources
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import CommandDataError
 from returnn_tf.engine.checkpoints import averaging
 from returnn_tf.engine.checkpoints.checkpoint import strip_suffix
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists, find_checkpoints
@@ -71,5 +71,7 @@ def _chosen(parsed: argparse.Namespace) -> list[str]:
         given.append(by_number if by_number is not None and not checkpoint_exists(path) else path)
     missing = [path for path in given if not checkpoint_exists(path)]
     if missing or not given:
-        raise DataError("there is no checkpoint %s" % ", ".join(path + ".index" for path in missing or [parsed.prefix]))
+        raise CommandDataError(
+            "there is no checkpoint %s" % ", ".join(path + ".index" for path in missing or [parsed.prefix])
+        )
     return given

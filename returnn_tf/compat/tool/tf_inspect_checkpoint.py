@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.compat.tool.registry import register_tool
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import CommandDataError, CommandError, did_you_mean
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.logging.text import printable
 
@@ -49,7 +49,7 @@ def run(args: list[str]) -> int:
     if parsed.tensor_name is not None:
         if parsed.tensor_name not in values:
             hint = did_you_mean(parsed.tensor_name, list(values))
-            raise DataError("%s has no %r. %s" % (parsed.file_name, parsed.tensor_name, hint))
+            raise CommandDataError("%s has no %r. %s" % (parsed.file_name, parsed.tensor_name, hint))
         values = {parsed.tensor_name: values[parsed.tensor_name]}
     with np.printoptions(**options):
         for name, value in values.items():
@@ -80,7 +80,7 @@ def _print_options(given: list[str]) -> dict[str, Any]:
     for entry in given:
         name, _, text = entry.partition("=")
         if name not in known or not text:
-            raise ConfigError(
+            raise CommandError(
                 "--printoptions: %r is not of the form name=value. %s" % (entry, did_you_mean(name, known))
             )
         try:
@@ -91,5 +91,5 @@ def _print_options(given: list[str]) -> dict[str, Any]:
         with np.printoptions(**options):
             str(np.zeros(1))
     except (TypeError, ValueError) as exc:
-        raise ConfigError("--printoptions %s: %s" % (" ".join(given), exc)) from None
+        raise CommandError("--printoptions %s: %s" % (" ".join(given), exc)) from None
     return options

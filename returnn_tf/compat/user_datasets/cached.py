@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compat.user_datasets.base import UserDatasetBase
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import CodeDataError, CodeError
 from returnn_tf.datasets.core.data_spec import num_frames
 
 
@@ -100,7 +100,7 @@ class CachedDataset2(UserDatasetBase):
 
     def _load_seqs(self, start: int, end: int) -> None:
         if start < self.expected_load_seq_start:
-            raise DataError(
+            raise CodeDataError(
                 "%s: sequence %d is asked for, but those before %d are dropped"
                 % (self, start, self.expected_load_seq_start)
             )
@@ -119,7 +119,7 @@ class CachedDataset2(UserDatasetBase):
             self._num_seqs = seq_idx
             return
         if not isinstance(seq, DatasetSeq):
-            raise ConfigError("%s: _collect_single_seq has to return a DatasetSeq or None, not %r" % (self, seq))
+            raise CodeError("%s: _collect_single_seq has to return a DatasetSeq or None, not %r" % (self, seq))
         seq.seq_idx = seq_idx
         self.added_data.append(seq)
         self._num_collected += 1
@@ -135,7 +135,7 @@ class CachedDataset2(UserDatasetBase):
     def _loaded(self, seq_idx: int) -> DatasetSeq:
         seq = self._get_seq(seq_idx)
         if seq is None:
-            raise DataError("%s: sequence %d is not loaded" % (self, seq_idx))
+            raise CodeDataError("%s: sequence %d is not loaded" % (self, seq_idx))
         return seq
 
     def _first(self) -> DatasetSeq:
@@ -144,7 +144,7 @@ class CachedDataset2(UserDatasetBase):
                 self.init_seq_order(epoch=1)
             self._load_seqs(self.expected_load_seq_start, self.expected_load_seq_start + 1)
         if not self.added_data:
-            raise DataError("%s is empty: it has no sequences" % self)
+            raise CodeDataError("%s is empty: it has no sequences" % self)
         return self.added_data[0]
 
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:

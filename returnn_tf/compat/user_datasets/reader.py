@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import CodeDataError, CodeError, ConfigError, DataError
 from returnn_tf.config.options import option
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets.core import seq_order as orders
@@ -87,7 +87,7 @@ class UserDataset(StreamDataset):
         dim = user.get_data_dim(key) if declared else int(array.shape[-1]) if array.ndim > 1 else 0
         shape = tuple(user.get_data_shape(key)) if declared else tuple(array.shape[1:])
         if array.ndim != len(shape) + 1 and array.ndim:
-            raise ConfigError(
+            raise CodeError(
                 "%s: num_outputs declares %d axes for key %r, but the first sequence has %d: %s"
                 % (self._owner(), len(shape) + 1, key, array.ndim, list(array.shape))
             )
@@ -152,7 +152,7 @@ class UserDataset(StreamDataset):
             raise
         except Exception as exc:
             text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
-            raise DataError("%s: %s: %s" % (self._owner(), name, text)) from exc
+            raise CodeDataError("%s: %s: %s" % (self._owner(), name, text)) from exc
 
     def _sequences_of_user(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Example]:
         user = self.user
@@ -163,7 +163,7 @@ class UserDataset(StreamDataset):
         wanted = how.get("seq_list")
         for index in itertools.count():
             if self._reading != reading:
-                raise DataError("%s is read by two at the same time" % self._owner())
+                raise CodeDataError("%s is read by two at the same time" % self._owner())
             if not user.is_less_than_num_seqs(index):
                 return
             user.load_seqs(index, index + 1)
@@ -172,7 +172,9 @@ class UserDataset(StreamDataset):
             data = {key: np.asarray(user.get_data(index, key)) for key in user.get_data_keys()}
             tag = str(user.get_tag(index))
             if wanted is not None and (index >= len(wanted) or tag != wanted[index]):
-                raise DataError("%s: init_seq_order got seq_list, but sequence %d is %r" % (self._owner(), index, tag))
+                raise CodeDataError(
+                    "%s: init_seq_order got seq_list, but sequence %d is %r" % (self._owner(), index, tag)
+                )
             complete = checked_fraction(user.get_complete_frac(index), "%s: sequence %r" % (self._owner(), tag))
             yield Example(index=index, tag=tag, data=data, complete=complete)
 
@@ -188,5 +190,5 @@ def _made(cls: type, options: dict[str, Any], owner: str) -> Any:
     except TypeError as exc:
         trace = exc.__traceback__
         if trace is not None and trace.tb_next is None:  # by the call itself
-            raise ConfigError("%s: %s" % (owner, exc)) from None
+            raise CodeError("%s: %s" % (owner, exc)) from None
         raise

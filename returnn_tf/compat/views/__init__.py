@@ -1,3 +1,1 @@
 """Views of layers, their outputs and networks for user code, under the names that such code uses."""
-
-ERROR_TOPIC = "code-in-configs"

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.network_view import NetworkView
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import CodeError, did_you_mean
 from returnn_tf.config.option_values import map_values
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
@@ -147,7 +147,7 @@ class LayerView(PlannedLayerView):
         if state is not None:
             found = self._ctx.aux(self.node, HIDDEN_STATE) or self._ctx.aux(recurrent_node(self.node), HIDDEN_STATE)
         if state is None or found is None:
-            raise ConfigError(
+            raise CodeError(
                 "Layer %r: get_last_hidden_state(%r) of layer %r is not available to code. Add a layer {'class': "
                 "'get_last_hidden_state', 'from': %r, 'n_out': ...} to 'from', and take it by source(i)."
                 % (self._ctx.node.path, key, self.node.path, self.name)
@@ -155,7 +155,7 @@ class LayerView(PlannedLayerView):
         if key in (None, "*"):
             return found[0] if len(found) == 1 else tf.concat(found, axis=state.feature_axis)
         if key not in state.keys:
-            raise ConfigError(
+            raise CodeError(
                 "Layer %r: the hidden state of layer %r has no tensor %r. %s"
                 % (self._ctx.node.path, self.node.path, key, did_you_mean(str(key), [*state.keys, "*"]))
             )

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from returnn_tf.compat.views.data_view import DataView
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import CodeError, did_you_mean
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
@@ -94,7 +94,7 @@ class NetworkView:
         found = self._find(layer_name)
         if found is None:
             known = [node.path for node in self._ctx.lowering.values]
-            raise ConfigError(
+            raise CodeError(
                 "Layer %r (class %r): its code asks for the layer %r, which is not computed yet, or does not exist. "
                 "Add it to 'from' or 'extra_deps' of this layer. %s"
                 % (
@@ -166,7 +166,7 @@ class NetworkView:
         if self._ctx.lowering.loop_index is None:
             if not must_exist:
                 return None
-            raise ConfigError(
+            raise CodeError(
                 "Layer %r (class %r): its code asks for the step of the loop, but the layer is computed outside, or "
                 "for all steps at once. Take ':i' as a source, or set 'optimize_move_layers_out': False in the rec "
                 "layer around it." % (self._ctx.node.path, self._ctx.node.layer.class_name)
@@ -194,7 +194,7 @@ class NetworkView:
 
         :raises ConfigError: always
         """
-        raise ConfigError(
+        raise CodeError(
             "Layer %r (class %r): its code asks for the names of the sequences, which the network is not fed with. To "
             "write values by sequence, use a layer of class 'hdf_dump'; else let the dataset give a number as data."
             % (self._ctx.node.path, self._ctx.node.layer.class_name)
@@ -255,7 +255,7 @@ class _Keys(Mapping[str, DataView]):
 
     def __getitem__(self, key: str) -> DataView:
         if key not in self._nodes:
-            raise ConfigError(
+            raise CodeError(
                 "Layer %r (class %r): its code asks for the data key %r, but the network is fed with %s only. Add "
                 "'data:%s' to 'from' or 'extra_deps' of this layer."
                 % (self._ctx.node.path, self._ctx.node.layer.class_name, key, sorted(map(str, self._nodes)), key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError, ConfigError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.tensor import DTYPES, Beam, Data, Dim, DimKind, batch_dim
 from returnn_tf.tensor.data import default_feature_axis, default_time_axis
@@ -35,7 +35,7 @@ class TemplateView:
             try:
                 self._data = changed_data(self._data, self._changes, self.name)
             except ConfigError as exc:
-                raise ConfigError("%r: %s" % (self.name, exc)) from None
+                raise CodeError("%r: %s" % (self.name, exc)) from None
             self._changes = {}
         return self._data
 
@@ -45,7 +45,7 @@ class TemplateView:
 
     def error(self, message: str) -> ConfigError:
         """Return an error that names the template."""
-        return ConfigError("%r %s %s" % (self.name, self.template, message))
+        return CodeError("%r %s %s" % (self.name, self.template, message))
 
     # --- attributes ---
 
@@ -237,7 +237,7 @@ def changed_data(data: Data, changes: Mapping[str, Any], name: str) -> Data:
     dtype = changes.get("dtype", data.dtype)
     dtype = getattr(dtype, "name", dtype)
     if dtype not in DTYPES:
-        raise ConfigError("the dtype %r is unknown. Write e.g. 'float32'." % (dtype,))
+        raise CodeError("the dtype %r is unknown. Write e.g. 'float32'." % (dtype,))
     sparse = changes.get("sparse", data.sparse)
     feature_axis = data.feature_axis
     old = [dim for dim in data.dims if not dim.is_batch]
@@ -267,7 +267,7 @@ def _dims_of_shape(old: Sequence[Dim], shape: Any, name: str) -> list[Dim]:
     if not isinstance(shape, (list, tuple)) or not all(
         size is None or (isinstance(size, int) and size > 0) for size in shape
     ):
-        raise ConfigError("the shape must be a tuple of sizes without batch, None where dynamic, got %r." % (shape,))
+        raise CodeError("the shape must be a tuple of sizes without batch, None where dynamic, got %r." % (shape,))
     free = list(old)
     dims: list[Optional[Dim]] = [None] * len(shape)
     if len(shape) == len(old):
@@ -299,7 +299,7 @@ def _sparse_dim(data: Data, changes: Mapping[str, Any], sparse: Any, name: str) 
 
 def _index(axis: Any, rank: int, what: str) -> int:
     if not isinstance(axis, int) or not -rank <= axis < rank:
-        raise ConfigError("%s is %r, but there are %d axes." % (what, axis, rank))
+        raise CodeError("%s is %r, but there are %d axes." % (what, axis, rank))
     return axis % rank
 
 
@@ -311,7 +311,7 @@ def _mark(data: Data, changes: Mapping[str, Any], what: str, before: Optional[Di
             return None
         axis = _index(axis, data.rank, what)
         if data.dims[axis].is_batch:
-            raise ConfigError("%s is %d, but that is the batch axis. Set batch_dim_axis, too." % (what, axis))
+            raise CodeError("%s is %d, but that is the batch axis. Set batch_dim_axis, too." % (what, axis))
         return axis
     if before is not None and before in data.dims:
         return data.dims.index(before)

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from returnn_tf.compiler.planning.parse import describe_place, is_extra
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, SparseError
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.tensor import Data
-
-ERROR_TOPIC = "sparse-data"
 
 
 class LayerError(ConfigError):
@@ -49,12 +47,12 @@ def check_source_dtypes(node: Node) -> None:
     for source in node.sources:
         data = source.output
         if data.dtype.startswith("complex") and (has_params or not layer.takes_complex):
-            raise ConfigError(
+            raise SparseError(
                 "needs real numbers, but %r is %s. Take a part of them before, e.g. by {'class': 'activation', "
                 "'activation': 'abs'}." % (source.path, data)
             )
         if data.dtype.startswith(("int", "uint", "bool", "string")) and not (data.sparse or data.unknown or takes_ints):
-            raise ConfigError(
+            raise SparseError(
                 "needs floats, but %r is %s. Cast it by a layer of class 'cast'; declare labels as sparse."
                 % (source.path, data)
             )
@@ -81,7 +79,8 @@ def check_param_names(nodes: list[Node]) -> None:
             if not same or not any(_has_name_scope(by_path, n) for n in (node, other)):
                 raise LayerError(
                     "Layers %r and %r both have a parameter named %r%s. Rename one of the layers, change its "
-                    "name_scope, or share the parameter by reuse_params." % (other.path, node.path, spec.name, shapes)
+                    "name_scope, or share the parameter by reuse_params." % (other.path, node.path, spec.name, shapes),
+                    topic="sparse-data",
                 )
             node.owned.remove(spec)
             node.params.update({name: first for name, value in node.params.items() if value is spec})
@@ -102,7 +101,8 @@ def share_extra_params(nodes: list[Node]) -> None:
             if (first.shape, first.dtype) != (spec.shape, spec.dtype):
                 raise LayerError(
                     "Layers %r and %r share the parameter %r, but with the shapes %s and %s. Rename one of them."
-                    % (owner.path, node.path, spec.name, first.shape, spec.shape)
+                    % (owner.path, node.path, spec.name, first.shape, spec.shape),
+                    topic="sparse-data",
                 )
             node.owned.remove(spec)
             node.params.update({name: first for name, value in node.params.items() if value is spec})
@@ -122,7 +122,7 @@ def with_beam(node: Node) -> Data:
     if data.beam is not None or data.batch_axis is None or not beams:
         return data
     if len(beams) > 1:
-        raise ConfigError(
+        raise SparseError(
             "the sources hold hypotheses of different searches (%s). Put a 'decide' layer after one of them."
             % ", ".join(sorted(beam.of for beam in beams))
         )
@@ -143,4 +143,4 @@ def cycle_error(path: str, open_names: list[str], again: str, *, in_loop: bool) 
     hint = "Only inside a 'rec' layer can a layer use its own past, as 'prev:%s'." % again
     if in_loop:
         hint = "One of them must use the previous step: prefix 'prev:', e.g. 'prev:%s'." % again
-    return LayerError("The layers depend on each other in a cycle: %s. %s" % (chain, hint))
+    return LayerError("The layers depend on each other in a cycle: %s. %s" % (chain, hint), topic="sources")

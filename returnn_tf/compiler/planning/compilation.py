@@ -9,7 +9,7 @@ from returnn_tf.compiler.planning.loop_memory import LoopMemory
 from returnn_tf.compiler.planning.losses import plan_loss
 from returnn_tf.compiler.planning.parse import LayerSpec, parse_network
 from returnn_tf.compiler.planning.results import Results
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import SourceError, did_you_mean
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.network_planner import NetworkPlanner
@@ -17,8 +17,6 @@ from returnn_tf.graph.semantics import Semantics
 from returnn_tf.graph.source import SourceLayer
 from returnn_tf.tensor import SEQ_TAG, Data, Dim, batch_dim
 from returnn_tf.tensor.dim_binding import DeclaredDims
-
-ERROR_TOPIC = "sources"
 
 
 class Compilation:
@@ -99,7 +97,7 @@ class Compilation:
         if key == SEQ_TAG:
             self.extern_data.setdefault(key, Data((batch_dim,), "string"))
         if key not in self.extern_data:
-            raise ConfigError(
+            raise SourceError(
                 "there is no data key %r in extern_data. %s" % (key, self.key_hint(key, self.extern_data))
             )
         if key not in self.extern:

@@ -20,8 +20,6 @@ from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
 
-ERROR_TOPIC = "loops"
-
 _CONSTANTS = {"zeros": 0, "ones": 1}
 _FORMS = "a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:enc'"
 
@@ -45,14 +43,16 @@ def plan_initial_output(
         if node.output.sparse_dim is not None:
             raise LayerError(
                 "%s: 'prev:%s' needs the option 'initial_output' of this layer, since there is no natural first label. "
-                "Give the label before the first step, e.g. 'initial_output': 0." % (spec.where, spec.name)
+                "Give the label before the first step, e.g. 'initial_output': 0." % (spec.where, spec.name),
+                topic="loops",
             )
         return InitialOutput()
     labels = node.output.sparse_dim.size if node.output.sparse_dim is not None else None
     if labels is not None and type(given) is int and not 0 <= given < labels:
         raise LayerError(
             "%s: initial_output is %d, but the labels of this layer are 0 to %d (%s)."
-            % (spec.where, given, labels - 1, node.output.sparse_dim)
+            % (spec.where, given, labels - 1, node.output.sparse_dim),
+            topic="loops",
         )
     if isinstance(given, (bool, int, float)):
         return InitialOutput(constant=given)
@@ -67,10 +67,12 @@ def plan_initial_output(
             return InitialOutput(param=(node, name))
         if given == "apply(0)":
             if isinstance(node.layer, ChoiceLayer):
-                raise LayerError("%s: initial_output: a choice has no 'apply(0)'. Give a label, e.g. 0." % spec.where)
+                raise LayerError(
+                    "%s: initial_output: a choice has no 'apply(0)'. Give a label, e.g. 0." % spec.where, topic="loops"
+                )
             return _on_zeros(planner, node, state)
         return InitialOutput(node=_layer(planner, scope, zones, spec, given, node.output))
-    raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given))
+    raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given), topic="loops")
 
 
 def _on_zeros(planner: NetworkPlanner, node: Node, state: Any) -> InitialOutput:
@@ -94,19 +96,21 @@ def _layer(
     if inside is not None and (name.startswith("prev:") or zones.get(inside) is not Zone.BEFORE):
         raise LayerError(
             "%s: initial_output: %r has no value before the first step, as it is computed in the loop. Use %s."
-            % (spec.where, name, _FORMS)
+            % (spec.where, name, _FORMS),
+            topic="loops",
         )
     try:
         node = planner.resolve(name, spec.where)
     except LayerError as exc:
         hint = did_you_mean(name, [*_CONSTANTS, "var", "apply(0)"]) if ":" not in name else ""
-        raise LayerError("%s\n  (initial_output must be %s. %s)" % (exc, _FORMS, hint)) from None
+        raise LayerError("%s\n  (initial_output must be %s. %s)" % (exc, _FORMS, hint), topic="loops") from None
     output = output.without_axes(output.loop_axes)
     lost = [dim for dim, axis in zip(node.output.dims, match_axes(node.output, output)) if axis is None]
     lost = [dim for dim in lost if dim.size != 1]
     if lost and not node.output.unknown and not output.unknown:
         raise LayerError(
             "%s: initial_output: layer %r is %s, but the value of a step is %s, without the axis %s."
-            % (spec.where, node.path, node.output, output, lost[0])
+            % (spec.where, node.path, node.output, output, lost[0]),
+            topic="loops",
         )
     return node

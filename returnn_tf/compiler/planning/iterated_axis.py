@@ -8,6 +8,7 @@ from typing import Optional
 
 from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
+from returnn_tf.config.errors import LoopError
 from returnn_tf.config.option_values import map_values
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
@@ -15,8 +16,6 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
 from returnn_tf.tensor import Dim
-
-ERROR_TOPIC = "loops"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,7 @@ def iterated_axis(owner: Node, parent: NetworkPlanner, layers: StepLayers) -> It
     if layers.has_end or (new is not None and (layer.max_seq_len, layer.max_seq_len_via) != (None, None)):
         dim = ctx.new_spatial(None, "dyn-time:%s") if new is None else new
         return IteratedAxis(dim, source_axis, source_dim, known=False)
-    raise ctx.error(
+    raise LoopError(
         "the number of steps is unknown: the loop has neither a source nor, in training, a target with a time "
         "axis, nor a layer 'end' in its unit. Add e.g. 'end': {'class': 'compare', 'from': 'output', 'value': 0}."
     )
@@ -91,7 +90,7 @@ def _axis_of_source(ctx: PlanContext, layer: RecLayer) -> tuple[Optional[int], O
     if layer.axis is not None and not (isinstance(layer.axis, Dim) and layer.axis not in data.dims):
         axis = ctx.axis(data, layer.axis)
     if axis is None:
-        raise ctx.error("the source %s has no time axis to iterate over. Name one by the option 'axis'." % data)
+        raise LoopError("the source %s has no time axis to iterate over. Name one by the option 'axis'." % data)
     return axis, data.dims[axis]
 
 

@@ -13,8 +13,6 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.logging.log import log
 
-ERROR_TOPIC = "loops"
-
 
 def warn_of_loop(path: str, layers: StepLayers) -> None:
     """Warn where a search takes its length from the reference, and where training searches for want of a target.
@@ -63,7 +61,8 @@ def check_kept_states(nodes: Sequence[Node], *, nested: bool) -> None:
         if node.kept and (nested or not node.loop_states):
             raise LayerError(
                 "Layer %r: a state can't be kept from batch to batch here, as the layer starts over in each step "
-                "of a loop. Set its initial_state to 'zeros'." % node.path
+                "of a loop. Set its initial_state to 'zeros'." % node.path,
+                topic="loops",
             )
 
 
@@ -77,6 +76,7 @@ def constrained_nodes(nodes: Sequence[Node], *, nested: bool) -> list[tuple[Node
     if found and nested:
         raise LayerError(
             "Layer %r: %s is not supported in a loop that runs in the step of another loop. Use it on a layer of "
-            "the outer loop, or outside." % (found[0][0].path, found[0][1])
+            "the outer loop, or outside." % (found[0][0].path, found[0][1]),
+            topic="loops",
         )
     return found

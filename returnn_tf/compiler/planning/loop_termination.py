@@ -15,15 +15,13 @@ from returnn_tf.compiler.planning.checks import LayerError
 from returnn_tf.compiler.planning.iterated_axis import IteratedAxis
 from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
 from returnn_tf.compiler.planning.zones import reachable
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import LoopError, did_you_mean
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.loops.nodes import LoopLengthLayer
 from returnn_tf.loops.plan import Ending
 from returnn_tf.util.lazy_tf import tf
-
-ERROR_TOPIC = "loops"
 
 _LENGTH = "max_len_from"
 #: The names that the code may use.
@@ -79,12 +77,15 @@ class LoopTermination:
         if end is None:
             return Ending(None, include_eos, None, None)
         if end.output.dtype != "bool" or end.output.rank > (0 if end.output.batch_axis is None else 1):
-            raise LayerError("Layer %r: 'end' must be a bool per sequence, it is %s." % (end.path, end.output))
+            raise LayerError(
+                "Layer %r: 'end' must be a bool per sequence, it is %s." % (end.path, end.output), topic="loops"
+            )
         self._check_end(end, [n for n in inner if isinstance(n.layer, ChoiceLayer) and n.layer.searches])
         if self._limit is None and self._axis.source_dim is None:
             raise LayerError(
                 "Layer %r: a loop that ends by its layer 'end' needs the option max_seq_len, so that it always "
-                "terminates. Give a number or e.g. \"max_len_from('base:encoder')\"." % self._owner.path
+                "terminates. Give a number or e.g. \"max_len_from('base:encoder')\"." % self._owner.path,
+                topic="loops",
             )
         return Ending(end, include_eos, None if self._limit is None else self._limit.steps, self._axis.time_dim)
 
@@ -99,7 +100,8 @@ class LoopTermination:
                 "Layer %r: 'end' does not depend on the choice %r, so it can't tell which hypothesis ends. Make it "
                 "depend on the label, e.g. 'end': {'class': 'compare', 'from': %r, 'value': 0}, or, if the number of "
                 "steps is known, give the loop a source or the option 'axis' instead of 'end'."
-                % (end.path, choices[-1].path, choices[-1].path.rpartition("/")[2])
+                % (end.path, choices[-1].path, choices[-1].path.rpartition("/")[2]),
+                topic="loops",
             )
 
 
@@ -126,12 +128,15 @@ def _plan_limit(owner: Node, find_outer: Callable[[str, str], Node]) -> Optional
     where = "Layer %r" % owner.path
     if layer.max_seq_len_via is not None:
         if layer.max_seq_len is not None:
-            raise LayerError("%s: max_seq_len and max_seq_len_via exclude each other. Remove one." % where)
+            raise LayerError(
+                "%s: max_seq_len and max_seq_len_via exclude each other. Remove one." % where, topic="loops"
+            )
         node: Node = layer.max_seq_len_via
         if node.output.rank or not node.output.dtype.startswith("int"):
             raise LayerError(
                 "%s: max_seq_len_via must name a layer with a single whole number, but %r is %s."
-                % (where, node.path, node.output)
+                % (where, node.path, node.output),
+                topic="loops",
             )
         return _Limit(lambda ctx: tf.cast(ctx.value(node), tf.int32), [node])
     if layer.max_seq_len is None:
@@ -155,16 +160,16 @@ def plan_max_steps(given: Any, resolve: Callable[[str], Node], where: str) -> Ca
     start = "%s: max_seq_len" % where
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 1:
-            raise ConfigError("%s must be at least 1, got %d." % (start, given))
+            raise LoopError("%s must be at least 1, got %d." % (start, given))
         return lambda ctx: tf.constant(given)
     if not isinstance(given, str):
-        raise ConfigError(
+        raise LoopError(
             "%s must be a whole number or code such as \"max_len_from('base:encoder')\", got %r." % (start, given)
         )
     try:
         tree = ast.parse(given.strip(), mode="eval")
     except SyntaxError as exc:
-        raise ConfigError("%s %r does not parse: %s" % (start, given, exc.msg)) from None
+        raise LoopError("%s %r does not parse: %s" % (start, given, exc.msg)) from None
     start += " %r" % given
     nodes = {name: _sequence(resolve(name), name, start) for name in _lengths_of(tree, start)}
     if not nodes:
@@ -190,20 +195,20 @@ def _lengths_of(tree: ast.Expression, start: str) -> list[str]:
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id not in _NAMES:
-            raise ConfigError(
+            raise LoopError(
                 "%s: unknown name %r. Write numbers, %s. %s" % (start, node.id, _FORM, did_you_mean(node.id, _NAMES))
             )
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == _LENGTH:
             values = [getattr(arg, "value", None) for arg in [*node.args, *(k.value for k in node.keywords)]]
             if len(values) != 1 or not isinstance(values[0], str):
-                raise ConfigError("%s: max_len_from takes the name of one layer in quotes, %s." % (start, _FORM))
+                raise LoopError("%s: max_len_from takes the name of one layer in quotes, %s." % (start, _FORM))
             names.append(values[0])
     return names
 
 
 def _sequence(node: Node, name: str, start: str) -> Node:
     if node.output.time_dim is None:
-        raise ConfigError(
+        raise LoopError(
             "%s: the layer %r has no time axis, it is %s. Name a layer with the sequences whose length counts, %s."
             % (start, name, node.output, _FORM)
         )
@@ -217,6 +222,6 @@ def _check_constant(tree: ast.Expression, start: str) -> None:
     try:
         value = eval(compile(tree, "<max_seq_len>", "eval"), {"__builtins__": {}})  # numbers and operators only
     except Exception as exc:
-        raise ConfigError("%s: %s: %s" % (start, type(exc).__name__, exc)) from None
+        raise LoopError("%s: %s: %s" % (start, type(exc).__name__, exc)) from None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError("%s is %r, but it must be a whole number of at least 1, or code %s." % (start, value, _FORM))
+        raise LoopError("%s is %r, but it must be a whole number of at least 1, or code %s." % (start, value, _FORM))

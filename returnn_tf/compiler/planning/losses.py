@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from returnn_tf.compiler.planning.checks import located
 from returnn_tf.compiler.planning.results import Result
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import TargetError
 from returnn_tf.config.option_values import map_strings
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.loss import LossNode, LossPlanContext
 from returnn_tf.graph.registry import LOSSES
 from returnn_tf.tensor import SEQ_TAG
-
-ERROR_TOPIC = "targets"
 
 
 def plan_loss(result: Result, *, train: bool) -> LossNode:
@@ -22,7 +20,7 @@ def plan_loss(result: Result, *, train: bool) -> LossNode:
         loss = cls()
         infos = declared_options(cls)
         if node.output.dtype.startswith("complex"):
-            raise ConfigError("the loss %r needs real numbers, not %s." % (spec.options["loss"], node.output))
+            raise TargetError("the loss %r needs real numbers, not %s." % (spec.options["loss"], node.output))
         for name, value in (spec.options.get("loss_opts") or {}).items():
             if infos[name].refs and value is not None:
                 value = map_strings(infos[name], value, lambda ref: planner.resolve(ref, spec.where))
@@ -31,7 +29,7 @@ def plan_loss(result: Result, *, train: bool) -> LossNode:
         target_node = None
         if loss.needs_target or (loss.takes_target and spec.options.get("target")):
             if not targets or not targets[0]:
-                raise ConfigError(
+                raise TargetError(
                     "the loss %r needs the option 'target': a data key or a layer." % spec.options["loss"]
                 )
             target_node = planner.target_node(node, targets[0])

@@ -8,16 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from returnn_tf.compiler.planning.code_references import code_references
-from returnn_tf.config import ConfigError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import ConfigError, OptionError, shown
 from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.config.option_values import referenced_names
 from returnn_tf.config.options import check_options, declared_options
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.params.reuse import output_references, owner_references
 from returnn_tf.graph.registry import LAYERS, LOSSES
-
-ERROR_TOPIC = "options"
 
 #: Keys of a layer dict that are not options of the class.
 STRUCTURAL = ("class", "from")
@@ -84,7 +81,7 @@ def parse_network(network: Any, path: str, behavior_version: int, default_target
     """
     where = "network" if not path else "The network inside of layer %r" % path
     if not isinstance(network, Mapping):
-        raise ConfigError(
+        raise OptionError(
             "%s must be a dict {layer name: {'class': ..., ...}}, got %s." % (where, shown_with_kind(network))
         )
     specs: dict[str, LayerSpec] = {}
@@ -92,7 +89,7 @@ def parse_network(network: Any, path: str, behavior_version: int, default_target
         if isinstance(name, str) and name.startswith("#"):
             continue  # comments and per-network settings of pretraining
         if not isinstance(name, str) or not name.strip():
-            raise ConfigError("%s: a layer has the name %r. Give it a name, e.g. 'output'." % (where, name))
+            raise OptionError("%s: a layer has the name %r. Give it a name, e.g. 'output'." % (where, name))
         layer_path = "%s/%s" % (path, name) if path else name
         try:
             spec = parse_layer(name, options, layer_path, behavior_version)
@@ -115,9 +112,9 @@ def parse_layer(name: str, options: Any, path: str, behavior_version: int) -> La
     :raises ConfigError: names the layer, the option and the nearest valid spelling
     """
     if not isinstance(options, Mapping):
-        raise ConfigError("Layer %r must be a dict such as {'class': 'linear', ...}, got %s." % (path, shown(options)))
+        raise OptionError("Layer %r must be a dict such as {'class': 'linear', ...}, got %s." % (path, shown(options)))
     if "class" not in options:
-        raise ConfigError("Layer %r: the option 'class' is missing. See `returnn-tf layers` for all classes." % path)
+        raise OptionError("Layer %r: the option 'class' is missing. See `returnn-tf layers` for all classes." % path)
     cls = LAYERS.get(options["class"], "Layer %r" % path)
     where = describe_place(path, options["class"])
     check_options(cls, options, where=where, ignore=STRUCTURAL)
@@ -136,7 +133,7 @@ def _sources(cls: type[Layer], options: Mapping[str, Any], where: str, behavior_
     if not cls.takes_data(options):
         return []
     if behavior_version >= 1:
-        raise ConfigError(
+        raise OptionError(
             "%s: the option 'from' is missing: the names of its input layers. "
             "(Only behavior_version 0 defaults to 'data'.)" % where
         )
@@ -158,9 +155,9 @@ def check_loss(spec: LayerSpec) -> None:
             hint = _options_of_other_losses(cls, given)
             if not hint:
                 raise
-            raise ConfigError(str(exc) + hint) from exc
+            raise OptionError(str(exc) + hint) from exc
     elif spec.options.get("loss_opts"):
-        raise ConfigError("%s: there are loss_opts, but no loss. Add e.g. 'loss': 'ce'." % spec.where)
+        raise OptionError("%s: there are loss_opts, but no loss. Add e.g. 'loss': 'ce'." % spec.where)
 
 
 def _options_of_other_losses(cls: type[Any], given: Any) -> str:

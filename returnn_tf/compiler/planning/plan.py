@@ -8,7 +8,8 @@ from typing import Optional
 
 from returnn_tf.compiler.planning.drawing import draw_layers
 from returnn_tf.compiler.planning.layer_table import layers_html, totals
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import DimError, did_you_mean
 from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
@@ -105,7 +106,7 @@ class Plan:
         by_path = self.by_path()
         for name in names:
             if name not in by_path:
-                raise ConfigError(
+                raise DimError(
                     "%s: layer %r is not part of the network. Nothing needs it, unless it has "
                     "is_output_layer=True. %s" % (what, name, did_you_mean(name, by_path))
                 )

@@ -41,9 +41,8 @@ from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
 from returnn_tf.compiler.planning.sub_output import SubOutputLayer
 from returnn_tf.compiler.planning.zone_transfer import ZoneTransfer
 from returnn_tf.compiler.planning.zones import Zone
-from returnn_tf.config import ConfigError, did_you_mean, nearest_name
-from returnn_tf.config.errors import shown
-from returnn_tf.config.options import OptionError, declared_options, log_inert
+from returnn_tf.config.errors import CodeError, ConfigError, SourceError, did_you_mean, nearest_name, shown
+from returnn_tf.config.options import OptionValueError, declared_options, log_inert
 from returnn_tf.graph.batch_norm import declare_batch_norm_option
 from returnn_tf.graph.constraints import check_output_constraints
 from returnn_tf.graph.hidden_state import recurrent_node
@@ -62,8 +61,6 @@ from returnn_tf.loops.nodes import StepIndexLayer
 from returnn_tf.loops.plan import Ending, LoopPlan, PreviousValue
 from returnn_tf.tensor import Beam, Data, Dim
 from returnn_tf.tensor.expected_dims import check_dims
-
-ERROR_TOPIC = "sources"
 
 #: Marks of layers: being planned, and planned.
 _OPEN, _DONE = "open", "done"
@@ -104,7 +101,9 @@ class Place:
         :raises LayerError: it is nested too deep
         """
         if self.depth == _MAX_DEPTH:
-            raise LayerError("Layer %r: networks are nested more than %d levels deep." % (path, _MAX_DEPTH))
+            raise LayerError(
+                "Layer %r: networks are nested more than %d levels deep." % (path, _MAX_DEPTH), topic="sources"
+            )
         return dataclasses.replace(self, depth=self.depth + 1)
 
 
@@ -172,7 +171,7 @@ class Planner(NetworkPlanner):
             if self.is_wanted(spec) or (name == "output" and self.parent):
                 roots.append(name)
         if not roots:
-            raise ConfigError(
+            raise SourceError(
                 "%s has no output: name a layer 'output', or give one a loss or is_output_layer=True."
                 % ("network" if not self.scope.path else "The network inside of layer %r" % self.scope.path)
             )
@@ -255,7 +254,8 @@ class Planner(NetworkPlanner):
         if ref.startswith("base:"):
             if self.parent is None:
                 raise LayerError(
-                    "%s: %r refers to the outer network, but this network is not nested in a layer." % (where, ref)
+                    "%s: %r refers to the outer network, but this network is not nested in a layer." % (where, ref),
+                    topic="sources",
                 )
             return self.parent.resolve(ref[len("base:") :], where)
         if ref.startswith("prev:"):
@@ -282,7 +282,7 @@ class Planner(NetworkPlanner):
             hint = self.compilation.key_hint(ref, self.scope.known_names())
         if self.parent is not None and (ref in self.parent.scope.specs or split_extra(ref) is not None):
             hint = "Write 'base:%s' for the outer layer." % ref
-        return LayerError("%s: there is no layer %r. %s" % (where, ref, hint))
+        return LayerError("%s: there is no layer %r. %s" % (where, ref, hint), topic="sources")
 
     def _prev_of_loop_around(self, ref: str, where: str) -> Node:
         """Return ``prev:x`` for a network that is nested in the step of a loop."""
@@ -293,7 +293,8 @@ class Planner(NetworkPlanner):
         if self.place.in_loop:
             raise LayerError(
                 "%s: %r needs the previous step, but the network that it is in is not computed in each step. Name "
-                "a layer of the loop instead: 'base:%s' means that of the network around." % (where, ref, ref)
+                "a layer of the loop instead: 'base:%s' means that of the network around." % (where, ref, ref),
+                topic="sources",
             )
         raise LayerError(
             "%s: %r needs the previous step of a loop, but this network is not in a 'rec' layer." % (where, ref),
@@ -335,7 +336,9 @@ class Planner(NetworkPlanner):
             found = self.sub_output(node, name)
         if found is None:
             raise LayerError(
-                "%s: layer %r has no part %r. %s" % (where, node.path, name, did_you_mean(name, node.layer.sub_names()))
+                "%s: layer %r has no part %r. %s"
+                % (where, node.path, name, did_you_mean(name, node.layer.sub_names())),
+                topic="sources",
             )
         return found
 
@@ -343,7 +346,9 @@ class Planner(NetworkPlanner):
         if self._inputs is not None and key in self._inputs:
             return self._inputs[key]
         if self._inputs is not None and key == "data":
-            raise LayerError("%s: the nested network has no input 'data', since the layer has no sources." % where)
+            raise LayerError(
+                "%s: the nested network has no input 'data', since the layer has no sources." % where, topic="sources"
+            )
         around = self.parent
         extern = self.compilation.extern_data
         while around is not None and key not in extern:
@@ -354,7 +359,7 @@ class Planner(NetworkPlanner):
             around = around.parent
         if key not in extern:
             hint = self.compilation.key_hint(key, self.scope.input_keys())
-            raise LayerError("%s: there is no data key %r in extern_data. %s" % (where, key, hint))
+            raise LayerError("%s: there is no data key %r in extern_data. %s" % (where, key, hint), topic="sources")
         return self.extern_node(key)
 
     def owner_of_params(self, ref: str, where: str) -> Node:
@@ -500,10 +505,9 @@ class Planner(NetworkPlanner):
         ctx = PlanContext(node, self)
         found = self._template(ctx)
         if not isinstance(found, (Data, LayerPlan)):
-            raise ConfigError(
+            raise CodeError(
                 "template() must return the template of the output, or a LayerPlan with it, but it returned %s."
                 % shown(found),
-                topic="code-in-configs",
             )
         node.found = LayerPlan(found) if isinstance(found, Data) else found
         node.output = node.found.output
@@ -520,7 +524,7 @@ class Planner(NetworkPlanner):
         check_output_constraints(ctx, node.output)
         index = layer.copy_output_loss_from_source_idx
         if index is not None and not 0 <= index < len(node.sources):
-            raise ctx.error(
+            raise SourceError(
                 "copy_output_loss_from_source_idx is %d, but there are %d sources." % (index, len(node.sources))
             )
         if layer.out_shape is not None:
@@ -534,7 +538,7 @@ class Planner(NetworkPlanner):
         tolerant = [a_round for a_round in self.place.rounds if a_round.tolerates(node)]
         try:
             return node.layer.template(ctx)
-        except (OptionError, SealedError):
+        except (OptionValueError, SealedError):
             raise
         except ConfigError as exc:
             if not tolerant:
@@ -548,7 +552,7 @@ class Planner(NetworkPlanner):
         other = self.target_data(node, target)
         data = node.output
         if data.time_axis is None or other.time_dim is None:
-            raise ConfigError(
+            raise SourceError(
                 "size_target %r: both need a time axis; the output is %s, the target %s." % (target, data, other)
             )
         node.depend(self.target_node(node, target))
@@ -573,7 +577,8 @@ class Planner(NetworkPlanner):
         planner = Planner(self.compilation, names, place, param_scope=scope, parent=self, owner=owner, inputs=inputs)
         if "output" not in specs:
             raise LayerError(
-                "Layer %r: the nested network has no layer 'output'. %s" % (owner.path, did_you_mean("output", specs))
+                "Layer %r: the nested network has no layer 'output'. %s" % (owner.path, did_you_mean("output", specs)),
+                topic="sources",
             )
         self.compilation.inner[owner] = planner
         planner.plan()

@@ -9,15 +9,13 @@ from typing import Any, Optional, Union
 from returnn_tf.compiler.planning.checks import located
 from returnn_tf.compiler.planning.layer_options import owner_of
 from returnn_tf.compiler.planning.parse import join_scope
-from returnn_tf.config import ConfigError, did_you_mean, nearest_name
+from returnn_tf.config.errors import OptionError, did_you_mean, nearest_name
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.custom import trace_custom
 from returnn_tf.graph.params.reuse import CustomParam, LayerAsParam, OpenParam, Reuse, ReuseLevel, relative_name
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Dim
-
-ERROR_TOPIC = "options"
 
 #: What may provide a parameter.
 Provider = Union[ParamSpec, LayerAsParam, CustomParam]
@@ -69,7 +67,7 @@ class _Resolver:
             return provider
         if (node, name) in self._open:
             chain = [*self._open[self._open.index((node, name)) :], (node, name)]
-            raise ConfigError(
+            raise OptionError(
                 "reuse_params: no layer creates the parameter, as they take it from each other: %s."
                 % " <- ".join("%s of %r" % (relative_name(key), n.path) for n, key in chain)
             )
@@ -100,7 +98,7 @@ class _Resolver:
         if form.shape is not None:
             sizes = tuple(d.size if isinstance(d, Dim) else d for d in form.shape)
             if sizes != own.shape:
-                raise ConfigError("reuse_params: %r has the shape %s, but 'shape' is %s." % (name, own.shape, sizes))
+                raise OptionError("reuse_params: %r has the shape %s, but 'shape' is %s." % (name, own.shape, sizes))
         owner = None if form.reuse_layer is None else owner_of(level, form)
         if form.custom is not None:
             return self._of_function(node, own, form.custom, owner, name)
@@ -109,7 +107,7 @@ class _Resolver:
         if form.map is not None and not form.auto_create_missing:
             near = nearest_name(name, form.map)
             hint = "It has: %s." % (", ".join(form.map) or "nothing") if near is None else "Did you mean %r?" % near
-            raise ConfigError(
+            raise OptionError(
                 "reuse_params: 'map' lacks the parameter %r. Add it; None creates a new one. %s" % (name, hint)
             )
         names: dict[str, tuple[Node, str]] = {}
@@ -122,11 +120,11 @@ class _Resolver:
         if form.auto_create_missing:
             return None
         if owner is None:
-            raise ConfigError(
+            raise OptionError(
                 "reuse_params: nothing provides the parameter %r. Give reuse_layer, custom, layer_output or "
                 "auto_create_missing." % name
             )
-        raise ConfigError(
+        raise OptionError(
             "reuse_params: layer %r has no parameter %r, only %s. To create it, set auto_create_missing."
             % (owner.path, name, sorted(names) or "none")
         )
@@ -135,7 +133,7 @@ class _Resolver:
         found = self.decide(of, key)
         shape = found.wanted.shape if isinstance(found, CustomParam) else _shape(found)
         if shape != own.shape:
-            raise ConfigError(
+            raise OptionError(
                 "reuse_params: parameter %r of layer %r has shape %s, but %s is needed here."
                 % (relative_name(key), owner.path, shape, own.shape)
             )
@@ -175,7 +173,7 @@ class _Resolver:
                     name = name[len(owner.scope) + 1 :]
                 found.setdefault(relative_name(name), (node, key))
         if not found and owner not in self._known:
-            raise ConfigError(
+            raise OptionError(
                 "reuse_params: layer %r is not computed in this mode, so that its parameters do not exist. "
                 "Set is_output_layer there." % owner.path
             )
@@ -194,7 +192,7 @@ class _Resolver:
         if user is used or used in user.deps:
             return
         if self._place[used] > self._place[user]:
-            raise ConfigError(
+            raise OptionError(
                 "reuse_params: the parameter is the output of layer %r, which is computed later. Name it by "
                 "layer_output here, too." % param.node.path
             )
@@ -204,14 +202,14 @@ class _Resolver:
 def _of_output(own: ParamSpec, form: Reuse, node: Node, name: str) -> LayerAsParam:
     dims = node.output.dims if form.shape is None else form.shape
     if not all(isinstance(d, Dim) for d in dims):
-        raise ConfigError("reuse_params: with layer_output, 'shape' must consist of dims, got %s." % (form.shape,))
+        raise OptionError("reuse_params: with layer_output, 'shape' must consist of dims, got %s." % (form.shape,))
     if tuple(d.size for d in dims) != own.shape or set(dims) != set(node.output.dims):
-        raise ConfigError(
+        raise OptionError(
             "reuse_params: %r needs shape %s, but layer_output has %s.%s"
             % (name, own.shape, node.output, "" if form.shape else " Give its dims in this order as 'shape'.")
         )
     if node.output.dtype != own.dtype:
-        raise ConfigError("reuse_params: %r is %s, but layer_output has %s." % (name, own.dtype, node.output))
+        raise OptionError("reuse_params: %r is %s, but layer_output has %s." % (name, own.dtype, node.output))
     return LayerAsParam(node, tuple(dims))
 
 
@@ -240,5 +238,5 @@ def _check_used(node: Node, names: set[str]) -> None:
         text = "reuse_params: 'map' has %r, but the layer has no such parameter. %s" % (name, hint)
         if reuse.auto_create_missing:  # what was meant would be created without a word
             with located(node.path, str(node.layer.class_name), node):
-                raise ConfigError(text)
+                raise OptionError(text)
         log.warn("Layer %r: %s" % (node.path, text))

@@ -21,8 +21,6 @@ from returnn_tf.layers.shared.nested import is_network, network_options
 from returnn_tf.loops.nodes import PrevLayer
 from returnn_tf.tensor import Data, Dim, batch_dim
 
-ERROR_TOPIC = "loops"
-
 MAX_ROUNDS = 20
 
 

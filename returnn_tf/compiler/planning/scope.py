@@ -11,8 +11,6 @@ from returnn_tf.compiler.planning.parse import LayerSpec, split_extra
 from returnn_tf.config import did_you_mean
 from returnn_tf.graph.registry import LAYERS
 
-ERROR_TOPIC = "sources"
-
 
 class Scope:
     """The layers of one network dict, by name.
@@ -77,7 +75,8 @@ class Scope:
         if self.layer_of(name) is None:
             raise LayerError(
                 "%s: there is no layer %r in this network, so 'prev:%s' is undefined. %s"
-                % (where, name, name, did_you_mean(name, self.specs))
+                % (where, name, name, did_you_mean(name, self.specs)),
+                topic="sources",
             )
         return "%s/%s" % (self.path[len(around.path) :].lstrip("/"), name)
 

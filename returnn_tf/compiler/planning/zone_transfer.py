@@ -34,8 +34,6 @@ from returnn_tf.loops.nodes import (
 from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.tensor import Beam
 
-ERROR_TOPIC = "loops"
-
 
 class ZoneTransfer:
     """Converts values where they cross a border of a loop, each of them once.
@@ -88,7 +86,7 @@ class ZoneTransfer:
         """Return the source of the loop: all steps, or the current one."""
         axis, dim = self._axis.source_axis, self._axis.source_dim
         if axis is None or dim is None:
-            raise LayerError("%s: the loop has no source, so there is no 'data:source'." % where)
+            raise LayerError("%s: the loop has no source, so there is no 'data:source'." % where, topic="loops")
         if self._entered is None:
             source = rec_layer(self._owner).input_node(PlanContext(self._owner, self._parent))
             loop_dim = loop_dim_for(dim) if self._layers.has_end else self.loop_dim
@@ -140,7 +138,8 @@ class ZoneTransfer:
         zone = self._zones.get(name)
         if zone is None:
             raise LayerError(
-                "%s: layer %r of the loop is not computed in this mode, as no output needs it." % (where, name)
+                "%s: layer %r of the loop is not computed in this mode, as no output needs it." % (where, name),
+                topic="loops",
             )
         return zone
 
@@ -150,7 +149,8 @@ class ZoneTransfer:
         if name is None:
             raise LayerError(
                 "%s: there is no layer %r in the loop, so 'prev:%s' is undefined. %s"
-                % (where, ref, ref, did_you_mean(ref, self._scope.specs))
+                % (where, ref, ref, did_you_mean(ref, self._scope.specs)),
+                topic="loops",
             )
         zone = self.zone_of(name, where)
         if zone is Zone.STEP and to is Zone.STEP:

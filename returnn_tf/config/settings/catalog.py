@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable
 from typing import Optional
 
-from returnn_tf.config.errors import ConfigError, edit_distance
+from returnn_tf.config.errors import SettingError, edit_distance
 from returnn_tf.config.registry import Registry
 from returnn_tf.config.settings.declaration import Effect, Setting, SettingGroup
 
@@ -28,7 +28,7 @@ def register_settings(group: type[SettingGroup]) -> type[SettingGroup]:
     """
     if not group.__doc__:
         place = "%s.%s" % (group.__module__, group.__qualname__)
-        raise ConfigError("group of settings %s: give it a docstring, whose first line is its title." % place)
+        raise SettingError("group of settings %s: give it a docstring, whose first line is its title." % place)
     _GROUPS.add(group, *_keys([group]))
     for cached in (all_settings, setting_by_key, settings_with):
         cached.cache_clear()

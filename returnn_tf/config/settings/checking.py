@@ -7,7 +7,7 @@ from functools import partial
 from typing import Optional
 
 from returnn_tf.config.config import Config
-from returnn_tf.config.errors import ConfigError, edit_distance
+from returnn_tf.config.errors import ConfigError, SettingError, edit_distance
 from returnn_tf.config.settings.catalog import all_settings, misspelt, setting_by_key
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.declaration import Setting
@@ -31,7 +31,7 @@ def check_settings(config: Config, keys: Optional[Iterable[str]] = None) -> None
         except ConfigError as exc:
             faults.append(str(exc))
     if faults:
-        raise ConfigError("\n".join(faults))
+        raise SettingError("\n".join(faults))
 
 
 def ignored_settings(config: Config) -> list[str]:

@@ -23,7 +23,7 @@ from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import readers
 from returnn_tf.config.config import Config
-from returnn_tf.config.errors import ConfigError
+from returnn_tf.config.errors import SettingError
 from returnn_tf.config.options import OptionInfo, option
 
 
@@ -92,7 +92,7 @@ class Setting(OptionInfo):
             return copy.copy(self.default)
         fault = self.fault(value)
         if fault:
-            raise ConfigError("%s %s" % (config.describe_source(key), fault))
+            raise SettingError("%s %s" % (config.describe_source(key), fault))
         return float(value) if self.reader is readers.read_float else value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from returnn_tf.config.errors import ConfigError, did_you_mean
+from returnn_tf.config.errors import SettingError, did_you_mean
 from returnn_tf.config.reference import option_lines
 from returnn_tf.config.settings.catalog import setting_by_key, setting_groups
 from returnn_tf.config.settings.declaration import Setting, SettingGroup
@@ -38,7 +38,7 @@ def describe_setting(name: str) -> str:
     """
     known = setting_by_key()
     if name not in known:
-        raise ConfigError("There is no setting %r. %s" % (name, did_you_mean(name, known)))
+        raise SettingError("There is no setting %r. %s" % (name, did_you_mean(name, known)))
     info = known[name]
     assert info.topic is not None
     head = "setting %r" % info.name

@@ -3,6 +3,4 @@
 from returnn_tf.datasets.audio.decode import read_audio
 from returnn_tf.datasets.audio.features import AudioFeatures
 
-ERROR_TOPIC = "data-files"
-
 __all__ = ["AudioFeatures", "read_audio"]

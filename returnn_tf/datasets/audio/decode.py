@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Callable, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.logging.log import log
@@ -35,7 +35,7 @@ def decode_by_tensorflow(content: bytes, kind: str, subtype: str, name: str) -> 
         import tensorflow as tf
         import tensorflow_io as tfio
     if not tf.version.VERSION.startswith(_RELEASE + "."):
-        raise ConfigError(
+        raise FileError(
             "the decoder 'tensorflow-io' works with TensorFlow %s only, this is %s. Use the decoder 'soundfile'"
             % (_RELEASE, tf.version.VERSION)
         )
@@ -49,14 +49,14 @@ def decode_by_tensorflow(content: bytes, kind: str, subtype: str, name: str) -> 
     }
     decode = decoders.get((kind, True))
     if decode is None or (kind in ("FLAC", "WAV") and subtype not in (*_INTEGERS, "FLOAT")):
-        raise ConfigError(
+        raise FileError(
             "audio file %r: the decoder 'tensorflow-io' does not know %s with %s. Use the decoder 'soundfile'"
             % (name, kind, subtype)
         )
     try:
         samples: NDArray[Any] = decode(content).numpy().astype(np.float32) / np.float32(scale)
     except tf.errors.OpError as exc:
-        raise DataError("audio file %r cannot be decoded: %s. Is it damaged?" % (name, exc.message)) from exc
+        raise FileDataError("audio file %r cannot be decoded: %s. Is it damaged?" % (name, exc.message)) from exc
     return samples[:, 0] if samples.shape[1] == 1 else samples
 
 
@@ -103,10 +103,10 @@ def read_audio(
             else:
                 samples = decode_by_tensorflow(content, file.format, file.subtype, name)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as exc:
-        raise DataError("audio file %r cannot be decoded: %s %s" % (name, _cause(exc), _FIX)) from exc
+        raise FileDataError("audio file %r cannot be decoded: %s %s" % (name, _cause(exc), _FIX)) from exc
     missing = declared - len(samples) or missing_wav_bytes(io.BytesIO(content), name)
     if missing:
-        raise DataError(
+        raise FileDataError(
             "audio file %r is incomplete: samples or bytes of it are missing (%d). %s" % (name, missing, _FIX)
         )
     return samples, int(rate)
@@ -131,9 +131,9 @@ def _read_file(path: str) -> bytes:
         with open_regular(path) as file:
             return file.read()
     except FileNotFoundError:
-        raise DataError("audio file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+        raise FileDataError("audio file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except OSError as exc:
-        raise DataError("audio file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+        raise FileDataError("audio file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
 
 
 def missing_wav_bytes(file: BinaryIO, name: str) -> int:

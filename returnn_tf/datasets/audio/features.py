@@ -13,8 +13,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import ConfigError, DataError, FileDataError, FileError, did_you_mean, shown
 from returnn_tf.config.options import above, at_least, between, from_options, log_inert, option
 from returnn_tf.datasets.audio.decode import DECODERS, read_audio
 from returnn_tf.datasets.audio.kinds import KINDS, Kind, Pitch, Raw
@@ -87,7 +86,7 @@ def with_derivatives(features: NDArray[Any], most: int) -> NDArray[Any]:
     """
     num_frames = len(features)
     if num_frames < _WIDTH:
-        raise DataError(
+        raise FileDataError(
             "with_delta needs %d frames, but the audio has only %d. Leave it out, or switch with_delta off"
             % (_WIDTH, num_frames)
         )
@@ -118,27 +117,27 @@ def check_norm(option: str, value: Any, dim: int, *, joined: bool, where: str) -
         try:
             vector, name = read_vector(value), "%s (file %r)" % (name, value)
         except DataError as exc:
-            raise DataError("%s: %s" % (name, exc)) from None
+            raise FileDataError("%s: %s" % (name, exc)) from None
     elif isinstance(value, (np.ndarray, numbers.Real)):
         vector = np.asarray(value, np.float32)
     else:
-        raise ConfigError(
+        raise FileError(
             "%s must be a number, 'per_seq', the name of a file with a vector, or an array, got %s (%s)"
             % (name, shown(value), type(value).__name__)
         )
     if not np.all(np.isfinite(vector)):
-        raise ConfigError("%s holds values that are not finite" % name)
+        raise FileError("%s holds values that are not finite" % name)
     if option == "norm_std_dev" and not np.all(vector > 0):
-        raise ConfigError("%s divides, so that it must be above 0" % name)
+        raise FileError("%s divides, so that it must be above 0" % name)
     if vector.ndim == 0:
         return float(vector)
     if joined:
-        raise ConfigError(
+        raise FileError(
             "%s is a vector, which does not fit join_frames, since it is applied to the frames before they are joined. "
             "Use a number or 'per_seq'" % name
         )
     if vector.shape != (dim,):
-        raise ConfigError(
+        raise FileError(
             "%s has the shape %s, but the features have dim %d (with derivatives)" % (name, vector.shape, dim)
         )
     return vector
@@ -150,7 +149,7 @@ def read_vector(path: str) -> NDArray[Any]:
     try:
         values = [float(word) for line in text.splitlines() for word in line.split("#")[0].split()]
     except ValueError as exc:
-        raise DataError("file %r must hold numbers, one per line: %s" % (path, exc)) from exc
+        raise FileDataError("file %r must hold numbers, one per line: %s" % (path, exc)) from exc
     return np.array(values, np.float32)
 
 
@@ -254,12 +253,12 @@ class AudioFeatures:
     def _make_kind(self) -> Kind:
         name = self.opts.features
         if name == "raw_ogg":
-            raise ConfigError(
+            raise FileError(
                 "%s: features 'raw_ogg' are not supported: they are codes inside of Ogg Vorbis files that need a "
                 "native library. Use another kind of features; Ogg files are decoded for all of them" % self._where
             )
         if not isinstance(name, str) or name not in KINDS:
-            raise ConfigError(
+            raise FileError(
                 "%s: unknown kind of features: %s. %s"
                 % (self._where, shown(name), did_you_mean(name, KINDS, in_order=True))
             )
@@ -273,25 +272,23 @@ class AudioFeatures:
         kind, given = self._kind, self.opts.num_feature_filters
         number = given or (kind.default_filters if kind else Kind.default_filters)
         if kind and kind.only_filters not in (None, number):
-            raise ConfigError(
+            raise FileError(
                 "%s: option 'num_feature_filters' is %d, but features %r have %s. Remove it"
                 % (self._where, number, self.opts.features, kind.only_filters)
             )
         fault = kind.fault(number) if kind else None
         if fault:
-            raise ConfigError("%s: features %r: %s" % (self._where, self.opts.features, fault))
+            raise FileError("%s: features %r: %s" % (self._where, self.opts.features, fault))
         return number
 
     def _check_channels(self) -> None:
         if self.opts.num_channels is not None and not isinstance(self._kind, Raw):
-            raise ConfigError(
+            raise FileError(
                 "%s: option 'num_channels' is for features 'raw' only, got features %s"
                 % (self._where, shown(self.opts.features))
             )
         if self.opts.num_channels is not None and self.opts.pre_process:
-            raise ConfigError(
-                "%s: pre_process returns audio [time], so that num_channels must not be set" % self._where
-            )
+            raise FileError("%s: pre_process returns audio [time], so that num_channels must not be set" % self._where)
 
     def _frames(self, sample_rate: int) -> Framing:
         return Framing.make(sample_rate, self.opts.window_len, self.opts.step_len)
@@ -336,7 +333,7 @@ class AudioFeatures:
             audio = np.concatenate([audio[..., :1], audio[..., 1:] - opts.preemphasis * audio[..., :-1]], axis=-1)
         peak = max(audio.max(), -audio.min())
         if not np.isfinite(peak):
-            raise DataError("the audio has samples that are not finite (NaN or Inf)")
+            raise FileDataError("the audio has samples that are not finite (NaN or Inf)")
         if opts.peak_normalization and peak > 0:
             audio = audio / peak
         if self._permute:
@@ -344,7 +341,7 @@ class AudioFeatures:
         if opts.pre_process:
             audio = np.asarray(opts.pre_process(audio=audio, sample_rate=sample_rate, random_state=rng))
             if audio.ndim != 1 or not len(audio) or audio.dtype.kind != "f":
-                raise DataError(
+                raise FileDataError(
                     "pre_process must return floats of shape [time], but returned %s %s" % (audio.dtype, audio.shape)
                 )
         self._check_shape(audio)
@@ -352,14 +349,14 @@ class AudioFeatures:
 
     def _check_samples(self, samples: NDArray[Any], sample_rate: int) -> None:
         if samples.ndim not in (1, 2) or samples.dtype.kind != "f":
-            raise DataError(
+            raise FileDataError(
                 "samples must be floats from -1 to 1, [time] or [time, channels], not %s %s"
                 % (samples.dtype, samples.shape)
             )
         if not samples.size:
-            raise DataError("the audio is empty. Leave it out")
+            raise FileDataError("the audio is empty. Leave it out")
         if self.opts.sample_rate not in (None, sample_rate):
-            raise DataError(
+            raise FileDataError(
                 "the audio has %d samples per second, but the option sample_rate is %d. Convert the audio, or set "
                 "sample_rate to None if the rates may differ" % (sample_rate, self.opts.sample_rate or 0)
             )
@@ -367,12 +364,14 @@ class AudioFeatures:
     def _check_shape(self, audio: NDArray[Any]) -> None:
         channels = 1 if audio.ndim == 1 else audio.shape[1]
         if audio.ndim == 2 and self.opts.num_channels is None:
-            raise DataError(
+            raise FileDataError(
                 "the audio has %d channels, but features are computed of one. Convert it, mix the channels in "
                 "pre_process, or use features 'raw' with num_channels=%d" % (channels, channels)
             )
         if self.opts.num_channels not in (None, channels):
-            raise DataError("the audio has %d channels, but num_channels is %s" % (channels, self.opts.num_channels))
+            raise FileDataError(
+                "the audio has %d channels, but num_channels is %s" % (channels, self.opts.num_channels)
+            )
 
     def _features(self, audio: NDArray[Any], sample_rate: int, rng: np.random.RandomState) -> NDArray[Any]:
         if self._kind:
@@ -395,7 +394,7 @@ class AudioFeatures:
             )
         )
         if result.ndim != 2 or result.shape[1] != self._num_filters or result.dtype.kind not in "fiu":
-            raise DataError(
+            raise FileDataError(
                 "the function %r must return features [frames, %d], but returned %s %s. Set num_feature_filters to "
                 "what it returns" % (_name(function), self._num_filters, result.dtype, result.shape)
             )
@@ -411,7 +410,7 @@ class AudioFeatures:
         if opts.post_process:
             result = np.asarray(opts.post_process(features, seq_name=seq_name))
             if result.ndim != features.ndim or result.shape[-1] != features.shape[-1] or result.dtype.kind not in "fiu":
-                raise DataError(
+                raise FileDataError(
                     "post_process must return features as it gets them, %s %s, but returned %s %s"
                     % (features.dtype, features.shape, result.dtype, result.shape)
                 )

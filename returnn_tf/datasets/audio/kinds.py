@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import FileError
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.audio.spectra import Framing, cosine_transform, hann_in_frame, mel_spectrum, spectra
@@ -68,7 +68,7 @@ class _Band(Kind):
         """Check that the band begins below half the sample rate."""
         super().check_frames(frames, num_filters)
         if self.fmax is None and self.fmin >= frames.sample_rate / 2:
-            raise ConfigError(
+            raise FileError(
                 "feature_options: fmin=%s is not below half the sample rate, %d Hz" % (self.fmin, frames.sample_rate)
             )
 
@@ -157,7 +157,7 @@ class LinearSpectrogram(Kind):
         super().check_frames(frames, num_filters)
         size = 2 * num_filters
         if size < frames.size:
-            raise ConfigError(
+            raise FileError(
                 "linear_spectrogram with num_feature_filters=%d transforms %d samples, but a frame has %d. "
                 "Set num_feature_filters to %d or more, or a shorter window_len"
                 % (num_filters, size, frames.size, -(-frames.size // 4) * 2)

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 from collections.abc import Iterable, Iterator
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import FileError
 from returnn_tf.util.installing import install_command
 
 
@@ -22,7 +22,7 @@ def optional_package(purpose: str, *, extra: str = "audio", package: str = "") -
         yield
     except (ImportError, OSError) as exc:  # OSError: soundfile finds no libsndfile
         install = _install(extra, package)
-        raise ConfigError("a package is needed %s: %s. Install it: %s" % (purpose, exc, install)) from exc
+        raise FileError("a package is needed %s: %s. Install it: %s" % (purpose, exc, install)) from exc
 
 
 def need_packages(names: Iterable[str], purpose: str, *, package: str = "") -> None:
@@ -35,7 +35,7 @@ def need_packages(names: Iterable[str], purpose: str, *, package: str = "") -> N
     for name in names:
         if importlib.util.find_spec(name) is None:
             install = _install("audio", package)
-            raise ConfigError("the package %r is needed %s. Install it: %s" % (name, purpose, install))
+            raise FileError("the package %r is needed %s. Install it: %s" % (name, purpose, install))
 
 
 def _install(extra: str, package: str) -> str:

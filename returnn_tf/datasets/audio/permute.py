@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import FileError
 from returnn_tf.config.options import above, between, from_options, option
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.util.filters import periodic_hann
@@ -119,7 +119,7 @@ class RandomPermute:
         if value is True or value == 1:
             return cls()
         if not isinstance(value, Mapping):
-            raise ConfigError("%s must be True, False or a dict of options, got %r" % (where, value))
+            raise FileError("%s must be True, False or a dict of options, got %r" % (where, value))
         options = from_options(cls, value, where=where)
         for name in ("scale", *_SWITCHED):
             options._check_change(name, value, where)
@@ -128,13 +128,13 @@ class RandomPermute:
     def _check_change(self, name: str, given: Mapping[str, Any], where: str) -> None:
         lower, upper = self._limits(name)
         if lower > upper:
-            raise ConfigError("%s: rnd_%s_lower=%s is above rnd_%s_upper=%s" % (where, name, lower, name, upper))
+            raise FileError("%s: rnd_%s_lower=%s is above rnd_%s_upper=%s" % (where, name, lower, name, upper))
         switch = "rnd_%s_switch" % name
         if name == "scale" or getattr(self, switch) > 0:
             return
         unused = [key for key in given if key.startswith("rnd_%s_" % name) and key != switch]
         if unused:
-            raise ConfigError(
+            raise FileError(
                 "%s: %s has no effect, since %s is %s. Remove it, or set %s above 0"
                 % (where, ", ".join(unused), switch, getattr(self, switch), switch)
             )

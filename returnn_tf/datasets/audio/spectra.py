@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.util.filters import orthonormal_dct, periodic_hann, slaney_filterbank
 
@@ -41,7 +41,7 @@ class Framing:
     def check(self) -> None:
         """Check that a frame and a step have at least one sample; else ConfigError."""
         if self.size < 1 or self.shift < 1:
-            raise ConfigError(
+            raise FileError(
                 "window_len and step_len give frames of %d samples, every %d samples, at %d Hz. Are they in "
                 "seconds?" % (self.size, self.shift, self.sample_rate)
             )
@@ -63,7 +63,7 @@ class Framing:
             padded[size // 2 : size // 2 + len(audio)] = audio
             audio = padded
         if len(audio) < size:
-            raise DataError(
+            raise FileDataError(
                 "the audio has %d samples, fewer than a frame of %d. Leave it out, or set center in feature_options"
                 % (len(audio), size)
             )

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, DatasetError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.epoch import EpochReader
@@ -46,7 +46,7 @@ def inner_dataset(outer: Dataset, spec: Any, name: str, *, shards: bool = True, 
     try:
         inner = Dataset.from_config(spec, **defaults)
     except ConfigError as exc:
-        raise ConfigError("%s: %s" % (outer.described, error_of_inner(name, exc))) from None
+        raise DatasetError("%s: %s" % (outer.described, error_of_inner(name, exc))) from None
     outer.inner_datasets.add(inner)
     if inner.opts.skip_broken_seqs:
         opts.skip_broken_seqs = True  # sequences derived from a broken one are left out as well
@@ -84,7 +84,7 @@ def refuse_own_order(dataset: Dataset) -> None:
     for option in _ORDER_OPTIONS:
         value = getattr(dataset.opts, option)
         if value not in ("default", 1, None, False):
-            raise ConfigError(
+            raise DatasetError(
                 "%s: option %r is %r, but the order is that of the inner datasets; set it there"
                 % (dataset.described, option, value)
             )
@@ -131,7 +131,7 @@ class CombiningDataset(Dataset):
     def setup(self) -> None:
         """Check the options that every combining dataset has."""
         if self.opts.shuffle_frames_of_nseqs:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: shuffle_frames_of_nseqs acts on the inner datasets; move it into them" % self._owner()
             )
 

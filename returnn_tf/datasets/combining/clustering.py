@@ -11,7 +11,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, DatasetDataError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.combining.base import ChainedEpoch, CombiningDataset, CorpusOfInner, Link
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
@@ -47,16 +47,16 @@ class ClusteringDataset(CorpusOfInner, CombiningDataset):
         try:
             root = ElementTree.fromstring(read_bytes(path))
         except ElementTree.ParseError as exc:
-            raise DataError("%s: cluster_map_file %r is no XML: %s" % (self._owner(), path, exc)) from None
+            raise DatasetDataError("%s: cluster_map_file %r is no XML: %s" % (self._owner(), path, exc)) from None
         if root.tag not in _ROOTS:
-            raise DataError(
+            raise DatasetDataError(
                 "%s: cluster_map_file %r: the root is <%s>, not <%s>" % (self._owner(), path, root.tag, _ROOTS[1])
             )
         clusters = {}
         for item in root.iter("map-item"):
             tag, value = item.get("key"), item.get("value") or ""
             if tag is None or not value.isdigit() or int(value) >= self.opts.n_clusters:
-                raise DataError(
+                raise DatasetDataError(
                     "%s: cluster_map_file %r: key %r has the value %r, not a number below n_clusters=%d"
                     % (self._owner(), path, tag, value, self.opts.n_clusters)
                 )
@@ -66,7 +66,9 @@ class ClusteringDataset(CorpusOfInner, CombiningDataset):
     def cluster(self, tag: str) -> NDArray[Any]:
         """Return the cluster of a sequence, int32 [1]."""
         if tag not in self._clusters:
-            raise DataError("%s: cluster_map_file %r lacks the sequence" % (self._owner(), self.opts.cluster_map_file))
+            raise DatasetDataError(
+                "%s: cluster_map_file %r lacks the sequence" % (self._owner(), self.opts.cluster_map_file)
+            )
         return np.array([self._clusters[tag]], np.int32)
 
     def make_specs(self) -> Mapping[str, DataSpec]:
@@ -109,6 +111,6 @@ class _ClusteredEpoch(ChainedEpoch):
         try:
             data = {**sequence.data, KEY: self.dataset.cluster(sequence.tag)}
         except DataError as exc:
-            raise DataError("%s: %s" % (self.place(position), exc)) from None
+            raise DatasetDataError("%s: %s" % (self.place(position), exc)) from None
         self._kept[position] = dataclasses.replace(sequence, data=data)
         return self._kept[position]

@@ -14,7 +14,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import DatasetDataError, DatasetError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.combining.base import inner_dataset, read_inner
 from returnn_tf.datasets.core import seq_order as orders
@@ -92,7 +92,7 @@ class CombinedDataset(StreamDataset):
         for name, dataset, keys in zip(self._names, self._inner, self._keys):
             for key in keys.values():
                 if key not in dataset.data_keys:
-                    raise ConfigError(
+                    raise DatasetError(
                         "%s: the dataset %r has no key %r. %s"
                         % (self._owner(), name, key, did_you_mean(key, dataset.data_keys))
                     )
@@ -101,19 +101,21 @@ class CombinedDataset(StreamDataset):
         opts = self.opts
         scale = opts.interleave_gumbel_scale
         if isinstance(scale, str) and scale != "remaining":
-            raise ConfigError("%s: interleave_gumbel_scale is a number or 'remaining', not %r" % (self._owner(), scale))
+            raise DatasetError(
+                "%s: interleave_gumbel_scale is a number or 'remaining', not %r" % (self._owner(), scale)
+            )
         if isinstance(scale, float) and not np.isfinite(scale):
-            raise ConfigError("%s: interleave_gumbel_scale is %s, but must be finite" % (self._owner(), scale))
+            raise DatasetError("%s: interleave_gumbel_scale is %s, but must be finite" % (self._owner(), scale))
         for name, dataset in zip(self._names, self._inner):
             if dataset.endless:
-                raise ConfigError("%s: the dataset %r is endless; give it num_seqs" % (self._owner(), name))
+                raise DatasetError("%s: the dataset %r is endless; give it num_seqs" % (self._owner(), name))
             if self.is_stream and dataset.num_seqs is None and not dataset.opts.estimated_num_seqs:
-                raise ConfigError(
+                raise DatasetError(
                     "%s: the number of sequences of the dataset %r is unknown. Give it estimated_num_seqs"
                     % (self._owner(), name)
                 )
             if not self.is_stream and dataset.leaves_out and not dataset.opts.skip_broken_seqs:
-                raise ConfigError(
+                raise DatasetError(
                     "%s: the dataset %r has %s, but its sequences are read one by one here; give skip_broken_seqs"
                     % (self._owner(), name, dataset.leaves_out)
                 )
@@ -121,7 +123,7 @@ class CombinedDataset(StreamDataset):
             return
         for name, value in (("partition_epoch", 1), ("repeat_epoch", 1), ("sampling_sizes", None)):
             if getattr(opts, name) != value:
-                raise ConfigError("%s: %s is not possible with a stream among the datasets" % (self._owner(), name))
+                raise DatasetError("%s: %s is not possible with a stream among the datasets" % (self._owner(), name))
 
     @staticmethod
     def parse_ordering(text: Any) -> orders.Ordering:
@@ -134,11 +136,11 @@ class CombinedDataset(StreamDataset):
         given = self.opts.sampling_sizes
         size = given.get(name) if isinstance(given, Mapping) else given
         if size is not None and (not is_int(size) or size < 1):
-            raise ConfigError("%s: sampling_sizes of %r is %r, not a number above 0" % (self._owner(), name, size))
+            raise DatasetError("%s: sampling_sizes of %r is %r, not a number above 0" % (self._owner(), name, size))
         if isinstance(given, Mapping):
             for other in given:
                 if other not in self._names:
-                    raise ConfigError(
+                    raise DatasetError(
                         "%s: sampling_sizes of %r. %s" % (self._owner(), other, did_you_mean(other, self._names))
                     )
         return None if size is None else int(size)
@@ -238,7 +240,7 @@ class CombinedDataset(StreamDataset):
         if self.is_stream:
             return None
         if not self.num_seqs:
-            raise DataError("%s is empty: its datasets have no sequences" % self._owner())
+            raise DatasetDataError("%s is empty: its datasets have no sequences" % self._owner())
         parts = []
         for dataset, start, size in zip(self._inner, self._starts, self._sizes):
             own = dataset.seq_order(epoch)
@@ -284,7 +286,7 @@ class CombinedDataset(StreamDataset):
     def _chooser(self, epoch: int) -> Any:
         ordering = self.ordering(epoch)
         if ordering.kind not in _OF_STREAMS:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: seq_ordering %r is not possible with a stream among the datasets, only %s"
                 % (self._owner(), ordering.kind, ", ".join(_OF_STREAMS))
             )
@@ -302,14 +304,14 @@ def check_data_map(data_map: Mapping[Any, Any], datasets: Mapping[str, Any], *, 
     :raises ConfigError: it has another form, or a dataset that does not exist
     """
     if not data_map or not datasets:
-        raise ConfigError("%s: 'datasets' and 'data_map' must not be empty" % owner)
+        raise DatasetError("%s: 'datasets' and 'data_map' must not be empty" % owner)
     for source, key in data_map.items():
         if not isinstance(source, tuple) or len(source) != 2 or not isinstance(key, str):
-            raise ConfigError(
+            raise DatasetError(
                 "%s: data_map maps (name of a dataset, key of it) to a key, not %r to %r" % (owner, source, key)
             )
         if source[0] not in datasets:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: data_map has a dataset %r. %s" % (owner, source[0], did_you_mean(source[0], datasets))
             )
 
@@ -333,11 +335,11 @@ def joined_spec(
         if (other.dim, other.ndim) != (spec.dim, spec.ndim) and other.dim:
             text = "%s: key %r has dim %d and %d axes in the dataset %r, but dim %d and %d axes in %s"
             source = "data_dims" if dim is not None else "%r" % first
-            raise ConfigError(text % (owner, key, other.dim, other.ndim, name, spec.dim, spec.ndim, source))
+            raise DatasetError(text % (owner, key, other.dim, other.ndim, name, spec.dim, spec.ndim, source))
     default = "int32" if spec.sparse else "float32" if not spec.is_text else "object"
     if dtype is not None and not can_hold(dtype, spec):
         what = "%d labels" % spec.dim if spec.sparse else spec.dtype
-        raise ConfigError("%s: data_dtypes: %r of key %r can't hold %s" % (owner, dtype, key, what))
+        raise DatasetError("%s: data_dtypes: %r of key %r can't hold %s" % (owner, dtype, key, what))
     return dataclasses.replace(spec, dtype=default if dtype is None else dtype)
 
 

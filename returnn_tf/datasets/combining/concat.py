@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import DatasetDataError, DatasetError, did_you_mean
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.combining.base import (
     ChainedEpoch,
@@ -52,7 +52,7 @@ class ConcatDataset(CombiningDataset):
         super().setup()
         refuse_own_order(self)
         if not self.opts.datasets:
-            raise ConfigError("%s: option 'datasets' is empty" % self._owner())
+            raise DatasetError("%s: option 'datasets' is empty" % self._owner())
         specs = enumerate(self.opts.datasets)
         self.parts = [inner_dataset(self, spec, "%s_%d" % (self.name, number)) for number, spec in specs]
         self.is_stream = any(part.is_stream for part in self.parts)
@@ -70,7 +70,7 @@ class ConcatDataset(CombiningDataset):
     def _check_same_format(self, first: Dataset, other: Dataset) -> None:
         differs = difference(first.data_specs, other.data_specs)
         if differs:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: dataset %r: %s in dataset %r; the datasets need the same format"
                 % (self._owner(), other.name, differs, first.name)
             )
@@ -134,7 +134,7 @@ class ConcatDataset(CombiningDataset):
             found = [number for number in [own, *range(len(tables))] if tag in tables[number]]
             if not found:
                 known = [known for table in tables for known in itertools.islice(table, 1000)]
-                raise DataError("%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, known)))
+                raise DatasetDataError("%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, known)))
             indices.append(self._starts[found[0]] + tables[found[0]][tag])
         return np.asarray(indices, np.int64)
 
@@ -183,7 +183,7 @@ class MultiEpochDataset(FormatOfInner, CorpusOfInner, CombiningDataset):
         super().setup()
         self.wrap(self.opts.dataset)
         if self.inner.endless:
-            raise ConfigError("%s: the inner dataset is endless; give it num_seqs" % self._owner())
+            raise DatasetError("%s: the inner dataset is endless; give it num_seqs" % self._owner())
         self.check_format()
 
     def make_specs(self) -> Mapping[str, DataSpec]:

@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import DataError, DatasetDataError, DatasetError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.combining.base import CombiningDataset, FormatOfInner, inner_dataset, takes_tags
 from returnn_tf.datasets.core import safe_files
@@ -48,11 +48,11 @@ class Gluing:
         for name, given in zip(_NAMES, (removed, multiples)):
             for key, value in (given or {}).items():
                 if not is_int(value) or value < (0 if name == _NAMES[0] else 1):
-                    raise ConfigError("%s: option %r: %r: %r must be a positive integer" % (owner, name, key, value))
+                    raise DatasetError("%s: option %r: %r: %r must be a positive integer" % (owner, name, key, value))
         for key, value in (targets or {}).items():
             fits = isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], str)
             if not fits or not is_int(value[1]) or value[1] < 1:
-                raise ConfigError(
+                raise DatasetError(
                     "%s: option %r: %r: %r must be (target, positive integer)" % (owner, _NAMES[2], key, value)
                 )
         pairs = {key: (value[0], int(value[1])) for key, value in (targets or {}).items()}
@@ -97,7 +97,7 @@ class Gluing:
             return value
         label = self.removed[key]
         if not value.ndim or not len(value) or np.any(value[-1] != label):
-            raise DataError(
+            raise DatasetDataError(
                 "key %r should end with %r (remove_in_between_postfix), but %s"
                 % (key, label, "ends with %s" % value[-1] if value.ndim and len(value) else "has no frames")
             )
@@ -133,7 +133,7 @@ class GluedEpoch(Epoch):
         for inner, tag in zip(range(self._starts[position], self._starts[position + 1]), self._parts[position]):
             found = self._reader.tag(inner) if self._reader.has(inner) else None
             if found != tag:
-                raise DataError(
+                raise DatasetDataError(
                     "%s: the inner dataset %s instead of %r"
                     % (self.place(position), "ends" if found is None else "delivers %r" % found, tag)
                 )
@@ -156,7 +156,7 @@ class GluedEpoch(Epoch):
             parts = [*(self._gluing.changed(data) for data in before), last]
             data = {key: _glued(key, [part[key] for part in parts]) for key in self.keys}
         except DataError as exc:
-            raise DataError("%s: %s" % (self.place(position), exc)) from None
+            raise DatasetDataError("%s: %s" % (self.place(position), exc)) from None
         return self._made_of(position, data)
 
     def release(self, position: int) -> None:
@@ -174,7 +174,7 @@ def _resized(key: str, value: NDArray[Any], length: int) -> NDArray[Any]:
     if length <= len(value):
         return value[:length]
     if not len(value):
-        raise DataError("key %r has no frame which could be repeated up to %d frames" % (key, length))
+        raise DatasetDataError("key %r has no frame which could be repeated up to %d frames" % (key, length))
     return np.concatenate([value, np.repeat(value[-1:], length - len(value), axis=0)])
 
 
@@ -185,7 +185,7 @@ def _glued(key: str, values: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if values[0].ndim:
         return np.concatenate(values)
     if values[0].dtype.kind not in "OSU":
-        raise DataError("key %r has no time axis, so its values can't be glued" % key)
+        raise DatasetDataError("key %r has no time axis, so its values can't be glued" % key)
     joined: Optional[NDArray[Any]] = np.array(" ".join(str(value) for value in values), dtype=values[0].dtype.kind)
     assert joined is not None
     return joined
@@ -227,7 +227,7 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
         self.inner = inner_dataset(self, opts.dataset, "%s_dataset" % self.name)
         self.is_stream = self.inner.is_stream
         if not takes_tags(self.inner):
-            raise ConfigError("%s: the inner dataset can't read sequences by tag" % self._owner())
+            raise DatasetError("%s: the inner dataset can't read sequences by tag" % self._owner())
         self._gluing = Gluing.make(
             opts.remove_in_between_postfix,
             opts.repeat_in_between_last_frame_up_to_multiple_of,
@@ -248,7 +248,7 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
         for tag, parts in zip(self._tags, self._parts):
             for part in parts:
                 if part not in table:
-                    raise DataError(
+                    raise DatasetDataError(
                         "%s: seq_len_file %r lacks the sequence %r, which %r in %r needs. %s"
                         % (
                             self._owner(),
@@ -266,7 +266,7 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
         specs = self.inner.data_specs
         for name, key in self._gluing.named_keys():
             if key not in specs:
-                raise ConfigError(
+                raise DatasetError(
                     "%s: option %r names the key %r, which the inner dataset lacks. %s"
                     % (self._owner(), name, key, did_you_mean(key, specs))
                 )
@@ -337,5 +337,5 @@ class ConcatSeqsDataset(FormatOfInner, CombiningDataset):
         try:
             reader = self.inner.open_epoch(epoch, self._gluing.needed_keys(keys), of_inner)
         except DataError as exc:
-            raise DataError("%s: seq_list_file %r: %s" % (self._owner(), self.opts.seq_list_file, exc)) from None
+            raise DatasetDataError("%s: seq_list_file %r: %s" % (self._owner(), self.opts.seq_list_file, exc)) from None
         return GluedEpoch(self, epoch, order, keys, reader, parts, self._gluing)

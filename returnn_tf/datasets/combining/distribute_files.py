@@ -13,8 +13,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import DatasetDataError, DatasetError, shown
 from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.combining.base import (
@@ -75,19 +74,19 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
         where = "%s: option 'files'" % self._owner()
         for name in ("repeat_epoch", "seq_list_filter_file", "unique_seq_tags", "seq_order_seq_lens_file"):
             if getattr(opts, name) not in (1, None, False):
-                raise ConfigError("%s: set option %r in the dataset of a sub-epoch" % (self._owner(), name))
+                raise DatasetError("%s: set option %r in the dataset of a sub-epoch" % (self._owner(), name))
         if self.epoch_order.fixed is not None and self.epoch_order.fixed.kind not in _ORDERS:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: seq_ordering %r is not one of %s; it orders the files, set that of sequences in "
                 "get_sub_epoch_dataset" % (self._owner(), opts.seq_ordering, " and ".join(_ORDERS))
             )
         if not callable(opts.get_sub_epoch_dataset):
             text = "%s: option 'get_sub_epoch_dataset' must be a function, not %s"
-            raise ConfigError(text % (self._owner(), shown(opts.get_sub_epoch_dataset)))
+            raise DatasetError(text % (self._owner(), shown(opts.get_sub_epoch_dataset)))
         self._entries = read_file_list(opts.files, where=where)
         self._num_bins = opts.partition_epoch * opts._num_shards
         if len(self._entries) < self._num_bins:
-            raise ConfigError(
+            raise DatasetError(
                 "%s has %d entries, fewer than partition_epoch=%d%s"
                 % (
                     where,
@@ -131,7 +130,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
     def tag(self, index: int) -> str:
         """Return the tag of a sequence if one epoch reads all files."""
         if self._num_bins > 1:
-            raise ConfigError("%s: tags are known only while the files of an epoch are read" % self._owner())
+            raise DatasetError("%s: tags are known only while the files of an epoch are read" % self._owner())
         return self._sub_epoch(1).tag(index)
 
     # ---- sub-epochs
@@ -140,7 +139,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
         """Return the entries of ``files`` which this epoch reads."""
         ordering = self.ordering(epoch)
         if ordering.kind not in _ORDERS:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: seq_ordering of epoch %d is %r, not one of %s"
                 % (self._owner(), epoch, ordering.kind, " and ".join(_ORDERS))
             )
@@ -157,13 +156,13 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
         where = "%s: get_sub_epoch_dataset" % self._owner()
         spec = result_of_config(where, lambda: self.opts.get_sub_epoch_dataset(entries))
         if not isinstance(spec, Mapping):
-            raise ConfigError('%s must return a dict with "class", not %s' % (where, shown(spec)))
+            raise DatasetError('%s must return a dict with "class", not %s' % (where, shown(spec)))
         if spec.get("partition_epoch") not in (None, 1):
-            raise ConfigError(
+            raise DatasetError(
                 "%s: partition_epoch must be an option of %s, not of the inner dataset" % (where, self.name)
             )
         if not _names_order(spec):
-            raise ConfigError("%s: the inner dataset must name its seq_ordering, e.g. 'default' or 'random'" % where)
+            raise DatasetError("%s: the inner dataset must name its seq_ordering, e.g. 'default' or 'random'" % where)
         if self.opts.sharding_fix is not False:
             spec = {"_num_shards": 1, "_shard_index": 0, **spec}
         return inner_dataset(self, spec, "%s_sub_epoch" % self.name)
@@ -199,7 +198,7 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
     def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> ChainedEpoch:
         """Return the sequences of an epoch by position, to be closed."""
         if chosen.is_explicit:
-            raise ConfigError("%s opens other files in each epoch, so its sequences can't be chosen" % self._owner())
+            raise DatasetError("%s opens other files in each epoch, so its sequences can't be chosen" % self._owner())
         inner = self._sub_epoch(epoch)
         self._prepare_next(epoch)
         full_epoch = (max(epoch, 1) - 1) // self.opts.partition_epoch + 1
@@ -209,7 +208,9 @@ class DistributeFilesDataset(FormatOfInner, CombiningDataset):
     def _check_format(self, inner: Dataset) -> None:
         differs = "" if inner.is_stream else difference(self.format_source.data_specs, inner.data_specs)
         if differs:
-            raise DataError("%s: in these files, %s in those of %s" % (self._owner(), differs, shown(self._entries[0])))
+            raise DatasetDataError(
+                "%s: in these files, %s in those of %s" % (self._owner(), differs, shown(self._entries[0]))
+            )
 
 
 def _names_order(spec: Any) -> bool:
@@ -235,16 +236,16 @@ def read_file_list(given: Any, *, where: str) -> list[Any]:
     if isinstance(given, str):
         given = _entries_of_file(given, where)
     if not isinstance(given, (list, tuple)):
-        raise ConfigError("%s is %s, but must be %s" % (where, shown(given), _FORMS))
+        raise DatasetError("%s is %s, but must be %s" % (where, shown(given), _FORMS))
     if not given:
-        raise ConfigError("%s is empty" % where)
+        raise DatasetError("%s is empty" % where)
     return list(given)
 
 
 def _entries_of_file(path: str, where: str) -> Any:
     suffix = os.path.splitext(path)[1]
     if suffix not in (".txt", ".json", ".py"):
-        raise ConfigError("%s is %r, but must be %s" % (where, path, _FORMS))
+        raise DatasetError("%s is %r, but must be %s" % (where, path, _FORMS))
     with safe_files.wanted_by(where):
         text = safe_files.read_text(path)
     if suffix == ".txt":
@@ -253,7 +254,7 @@ def _entries_of_file(path: str, where: str) -> Any:
     try:
         return json.loads(text) if suffix == ".json" else ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as exc:
-        raise DataError("%s: file %r holds no list: %s" % (where, path, exc)) from None
+        raise DatasetDataError("%s: file %r holds no list: %s" % (where, path, exc)) from None
 
 
 def size_of_entry(entry: Any, *, where: str) -> int:
@@ -263,7 +264,7 @@ def size_of_entry(entry: Any, *, where: str) -> int:
         try:
             size += os.path.getsize(os.fspath(path))  # a number would be that of an open file
         except (OSError, TypeError, ValueError) as exc:
-            raise DataError(
+            raise DatasetDataError(
                 "%s: file %s cannot be found: %s (current directory: %s)"
                 % (where, shown(path), getattr(exc, "strerror", None) or exc, os.getcwd())
             ) from None

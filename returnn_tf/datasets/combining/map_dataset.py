@@ -9,8 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import ConfigError, DataError, DatasetDataError, DatasetError, shown
 from returnn_tf.config.options import log_inert, option
 from returnn_tf.config.user_code import error_in_config, result_of_config
 from returnn_tf.datasets.core import seq_order as orders
@@ -102,13 +101,13 @@ class MapDatasetWrapper(Dataset):
         source = self.opts.map_dataset
         if not hasattr(source, "__getitem__") or isinstance(source, type):
             if not callable(source):
-                raise ConfigError(
+                raise DatasetError(
                     "%s: option 'map_dataset' is %s, but must have the methods __len__ and __getitem__, or be "
                     "a function that returns such an object" % (self._owner(), shown(source))
                 )
             source = result_of_config("%s: option 'map_dataset'" % self._owner(), source)
         if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
-            raise ConfigError("%s: map_dataset %s lacks __len__ or __getitem__" % (self._owner(), shown(source)))
+            raise DatasetError("%s: map_dataset %s lacks __len__ or __getitem__" % (self._owner(), shown(source)))
         self._source = source
         self._num_seqs = int(self._call("__len__"))
         where = "%s: map_dataset.data_types" % self._owner()
@@ -124,7 +123,7 @@ class MapDatasetWrapper(Dataset):
             raise
         except Exception as exc:
             text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
-            raise DataError("%s of map_dataset: %s" % (method, text)) from exc
+            raise DatasetDataError("%s of map_dataset: %s" % (method, text)) from exc
 
     def _optional(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an optional method; None without it."""
@@ -135,7 +134,7 @@ class MapDatasetWrapper(Dataset):
         except NotImplementedError:
             return None
         except DataError as exc:
-            raise DataError("%s: %s" % (self._owner(), exc)) from exc.__cause__
+            raise DatasetDataError("%s: %s" % (self._owner(), exc)) from exc.__cause__
 
     @property
     def num_seqs(self) -> int:
@@ -179,10 +178,12 @@ class MapDatasetWrapper(Dataset):
         """Return the data of one sequence as the object gives it."""
         given = self._call("__getitem__", index)
         if not isinstance(given, Mapping):
-            raise DataError("map_dataset[%d] is %s, but must be a dict of arrays" % (index, shown(given)))
+            raise DatasetDataError("map_dataset[%d] is %s, but must be a dict of arrays" % (index, shown(given)))
         missing = [key for key in keys if key not in given]
         if missing:
-            raise DataError("map_dataset[%d] has no key %r, only %s" % (index, missing[0], ", ".join(map(str, given))))
+            raise DatasetDataError(
+                "map_dataset[%d] has no key %r, only %s" % (index, missing[0], ", ".join(map(str, given)))
+            )
         data = {key: np.asarray(given[key]) for key in keys}
         for key, value in data.items():
             self._check(key, value)
@@ -193,7 +194,7 @@ class MapDatasetWrapper(Dataset):
         spec: DataSpec = self._declared[key]
         fits = value.ndim == spec.ndim and all(n in (None, got) for n, got in zip(spec.shape, value.shape[1:]))
         if not fits:
-            raise DataError(
+            raise DatasetDataError(
                 "key %r has the shape %s, but data_types declares %d axes%s"
                 % (key, list(value.shape), spec.ndim, " with dim %d" % spec.dim if spec.ndim > 1 else "")
             )

@@ -11,8 +11,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import ConfigError, DataError, DatasetDataError, DatasetError, shown
 from returnn_tf.config.user_code import USER_CODE, call_with_known, error_in_config
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, checked_fraction
 from returnn_tf.tensor import Dim, DimKind
@@ -178,7 +177,7 @@ class Mapper:
         with _errors_of("map_seq_stream"):
             results = call_with_known(where, self.map_seq_stream, iter(counter), epoch=epoch, rng=rng)  # type: ignore[arg-type]
         if not isinstance(results, Iterable):
-            raise ConfigError("%s has to yield sequences, but returned %s" % (where, shown(results)))
+            raise DatasetError("%s has to yield sequences, but returned %s" % (where, shown(results)))
         number, last = 0, 0.0
         for result in _checked(results):
             data = self._arrays(where, result)
@@ -186,7 +185,9 @@ class Mapper:
             given = checked_fraction(_value(result, "complete_frac", last), "%s: sequence %r" % (where, tag))
             fraction = last if given is None else given
             if fraction < last:
-                raise DataError("%s: complete_frac of %r is %g, but was %g before" % (where, tag, fraction, last))
+                raise DatasetDataError(
+                    "%s: complete_frac of %r is %g, but was %g before" % (where, tag, fraction, last)
+                )
             last = fraction
             complete = fraction if counter.knows_end else None
             yield Example(index=number, tag=tag, data=data, position=number, complete=complete)
@@ -194,7 +195,7 @@ class Mapper:
         if self.preserves_num_seqs:
             counter.read_rest()
         if self.preserves_num_seqs and number != counter.number:
-            raise DataError(
+            raise DatasetDataError(
                 "%s yielded %d sequences of %d, but map_seq_stream_preserves_num_seqs says that their number stays"
                 % (where, number, counter.number)
             )
@@ -219,16 +220,16 @@ class Mapper:
     def _arrays(self, where: str, result: Any) -> dict[str, NDArray[Any]]:
         """Return the arrays that a function has returned, checked."""
         if not isinstance(result, (TensorDict, Mapping)):
-            raise ConfigError("%s has to return a TensorDict, but returned %s" % (where, shown(result)))
+            raise DatasetError("%s has to return a TensorDict, but returned %s" % (where, shown(result)))
         return {key: self._array(where, key, result, spec) for key, spec in self.outputs.items()}
 
     def _array(self, where: str, key: str, result: Any, spec: DataSpec) -> NDArray[Any]:
         if key not in result:
             names = ", ".join(name for name in result if name not in _EXTRA)
-            raise DataError("%s: the result has no key %r, only %s; declare map_outputs" % (where, key, names))
+            raise DatasetDataError("%s: the result has no key %r, only %s; declare map_outputs" % (where, key, names))
         value = getattr(result[key], "raw_tensor", result[key])
         if value is None:
-            raise DataError("%s: key %r of the result has no raw_tensor" % (where, key))
+            raise DatasetDataError("%s: key %r of the result has no raw_tensor" % (where, key))
         array = np.asarray(value)
         dtype = "object" if array.dtype.kind in "OSU" else array.dtype.name
         sizes = (None, *spec.shape) if spec.ndim else ()
@@ -236,7 +237,7 @@ class Mapper:
             wanted is None or wanted == size for wanted, size in zip(sizes, array.shape)
         )
         if dtype != spec.numpy_dtype.name or not fits:
-            raise DataError(
+            raise DatasetDataError(
                 "%s: key %r of the result is %s %s, but should be %s %s; convert it, or declare map_outputs"
                 % (where, key, dtype, list(array.shape), spec.dtype, list(sizes))
             )
@@ -263,7 +264,7 @@ def _errors_of(what: str, tensors: Optional[Mapping[str, Any]] = None) -> Iterat
             ]
             text = "%s%s" % (places[-1] if places else "", text)
             text += "; the sequence has %s" % ", ".join(tensors) if tensors is not None else ""
-        raise DataError("%s: %s" % (what, text)) from exc
+        raise DatasetDataError("%s: %s" % (what, text)) from exc
 
 
 def _checked(results: Iterable[Any]) -> Iterator[Any]:
@@ -329,7 +330,7 @@ class LaplaceOrdering:
 
     def __init__(self, num_seqs_per_bin: int, length_key: str = "data"):
         if not isinstance(num_seqs_per_bin, int) or num_seqs_per_bin < 1:
-            raise ConfigError("LaplaceOrdering: num_seqs_per_bin is %r, not a number above 0" % (num_seqs_per_bin,))
+            raise DatasetError("LaplaceOrdering: num_seqs_per_bin is %r, not a number above 0" % (num_seqs_per_bin,))
         self.num_seqs_per_bin = num_seqs_per_bin
         self.length_key = length_key
 

@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import DataError, DatasetDataError, DatasetError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.combining.base import CombiningDataset, error_of_inner, inner_dataset, takes_tags
 from returnn_tf.datasets.core import safe_files
@@ -77,7 +77,7 @@ class MetaDataset(CombiningDataset):
 
     def _check_name(self, where: str, name: str) -> None:
         if name not in self.opts.datasets:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: option %r names the dataset %r, which 'datasets' lacks. %s"
                 % (self._owner(), where, name, did_you_mean(name, self.opts.datasets))
             )
@@ -89,7 +89,7 @@ class MetaDataset(CombiningDataset):
             self._check_name("seq_order_control_dataset", control)
             return control
         if "data" not in self._data_map:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: without a key 'data' in data_map, seq_order_control_dataset must name the dataset that determines "
                 "the order" % self._owner()
             )
@@ -98,18 +98,18 @@ class MetaDataset(CombiningDataset):
     def _check_control(self) -> None:
         default = self.inner[self._default]
         if self._has_control and default.num_seqs is None:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: dataset %r can't control the order, since it %s; name another one, or use seq_list_file"
                 % (self._owner(), self._default, "is endless" if default.endless else "is read as a stream")
             )
         if self._lists is None and default.num_seqs is None:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: dataset %r does not know its tags in advance, so seq_order_control_dataset must name another one, "
                 "or seq_list_file must give the tags" % (self._owner(), self._default)
             )
         for name, inner in self.inner.items():
             if not takes_tags(inner):
-                raise ConfigError(
+                raise DatasetError(
                     "%s: dataset %r can't read sequences by tag, only all in order" % (self._owner(), name)
                 )
         if not self._has_control:
@@ -127,7 +127,7 @@ class MetaDataset(CombiningDataset):
         for key, (name, subkey) in sorted(self._data_map.items()):
             known = self.inner[name].data_specs
             if subkey not in known:
-                raise ConfigError(
+                raise DatasetError(
                     "%s: option 'data_map': dataset %r has no key %r. %s"
                     % (self._owner(), name, subkey, did_you_mean(subkey, known))
                 )
@@ -174,7 +174,7 @@ class MetaDataset(CombiningDataset):
         for index in order:
             found = tags[index] if index < len(tags) else None
             if found != control.tag(int(index)):
-                raise DataError(
+                raise DatasetDataError(
                     "%s: seq_list_file must have the order of the control dataset %r, but its entry %d is %s, not %r"
                     % (
                         self._owner(),
@@ -228,7 +228,7 @@ class MetaDataset(CombiningDataset):
                 )
                 readers[name] = inner.open_epoch(epoch, keys_there, of_inner)
             except DataError as exc:
-                raise DataError("%s: %s" % (self._owner(), error_of_inner(inner.name, exc))) from None
+                raise DatasetDataError("%s: %s" % (self._owner(), error_of_inner(inner.name, exc))) from None
         return JoinedEpoch(self, epoch, order, keys, readers, wanted, self._data_map)
 
     @property
@@ -249,7 +249,7 @@ class MetaDataset(CombiningDataset):
         for name, inner in self.inner.items():
             count, wanted = inner.num_seqs, self.num_seqs
             if count is not None and wanted is not None and count < wanted:
-                raise DataError(
+                raise DatasetDataError(
                     "%s: dataset %r has only %d sequences, fewer than the %d of %s"
                     % (
                         self._owner(),
@@ -308,17 +308,17 @@ class JoinedEpoch(Epoch):
         """Check that an inner dataset has the wanted sequence at this position."""
         reader, tags = self._readers[name], self._wanted[name]
         if not reader.has(position):
-            raise DataError(
+            raise DatasetDataError(
                 "%s: dataset %r ends after %d sequences%s"
                 % (self.place(position), name, position, "" if tags is None else "; %r is missing" % tags[position])
             )
         if tags is not None and reader.tag(position) != tags[position]:
-            raise DataError(
+            raise DatasetDataError(
                 "%s: dataset %r has the sequence %r here, but should have %r; is it of another corpus?"
                 % (self.place(position), name, reader.tag(position), tags[position])
             )
         if tags is None and reader.index(position) != self.index(position):
-            raise DataError(
+            raise DatasetDataError(
                 "%s: dataset %r has the sequence %r here, since it leaves this one out; the others would not fit it"
                 % (self.place(position), name, reader.tag(position))
             )
@@ -360,12 +360,12 @@ def read_tag_lists(given: Any, names: Collection[str], *, owner: str) -> dict[st
     if isinstance(given, Mapping):
         for name in names:
             if name not in given:
-                raise ConfigError("%s has no list for dataset %r. %s" % (where, name, did_you_mean(name, given)))
+                raise DatasetError("%s has no list for dataset %r. %s" % (where, name, did_you_mean(name, given)))
         lists: dict[str, Sequence[str]] = {name: _one_list(given[name], name, where) for name in names}
     elif isinstance(given, str):
         lists = _lists_of_file(given, names, where)
     else:
-        raise ConfigError("%s is %r, but must be a file, or a dict of dataset -> file" % (where, given))
+        raise DatasetError("%s is %r, but must be a file, or a dict of dataset -> file" % (where, given))
     _check_sizes(lists, where)
     return lists
 
@@ -381,9 +381,9 @@ def read_lengths(path: str, tags: Sequence[str], *, owner: str) -> list[float]:
     try:
         table = json.loads(text)
     except json.JSONDecodeError as exc:
-        raise DataError("%s is no JSON: %s" % (where, exc)) from None
+        raise DatasetDataError("%s is no JSON: %s" % (where, exc)) from None
     if not isinstance(table, Mapping):
-        raise DataError("%s must hold a dict of tag -> lengths, not %s" % (where, type(table).__name__))
+        raise DatasetDataError("%s must hold a dict of tag -> lengths, not %s" % (where, type(table).__name__))
     return [_length_of(tag, table.get(tag), where) for tag in tags]
 
 
@@ -391,7 +391,7 @@ def _length_of(tag: str, entry: Any, where: str) -> float:
     if isinstance(entry, Mapping) and entry:
         entry = entry[reference_key(entry)]
     if not safe_files.is_length(entry):
-        raise DataError("%s has no length of sequence %r" % (where, tag))
+        raise DatasetDataError("%s has no length of sequence %r" % (where, tag))
     length: float = entry
     return length
 
@@ -406,13 +406,13 @@ def _lists_of_file(path: str, names: Collection[str], where: str) -> dict[str, S
     for name in names:
         if name not in content:
             text = "%s: file %r has no list for dataset %r. %s"
-            raise DataError(text % (where, path, name, did_you_mean(name, [str(known) for known in content])))
+            raise DatasetDataError(text % (where, path, name, did_you_mean(name, [str(known) for known in content])))
     return {name: _checked(content[name], path, where) for name in names}
 
 
 def _one_list(path: Any, name: str, where: str) -> Sequence[str]:
     if not isinstance(path, str):
-        raise ConfigError("%s: the list of dataset %r is %r, but must be a file" % (where, name, path))
+        raise DatasetError("%s: the list of dataset %r is %r, but must be a file" % (where, name, path))
     return _lists_of_file(path, [name], where)[name]
 
 
@@ -424,12 +424,12 @@ def _text_list(path: str, where: str) -> Sequence[str]:
 
 def _checked(tags: Any, path: str, where: str) -> Sequence[str]:
     if not isinstance(tags, (list, tuple)):
-        raise DataError("%s: file %r must hold a list of tags, not %s" % (where, path, type(tags).__name__))
+        raise DatasetDataError("%s: file %r must hold a list of tags, not %s" % (where, path, type(tags).__name__))
     for position, tag in enumerate(tags):
         if not isinstance(tag, str):
-            raise DataError("%s: file %r: entry %d is %r, not a sequence tag" % (where, path, position, tag))
+            raise DatasetDataError("%s: file %r: entry %d is %r, not a sequence tag" % (where, path, position, tag))
     if not tags:
-        raise DataError("%s: file %r is empty" % (where, path))
+        raise DatasetDataError("%s: file %r is empty" % (where, path))
     return list(tags)
 
 
@@ -437,7 +437,7 @@ def _check_sizes(lists: Mapping[str, Sequence[str]], where: str) -> None:
     sizes = {name: len(tags) for name, tags in lists.items()}
     if len(set(sizes.values())) > 1:
         text = ", ".join("%d for %r" % (size, name) for name, size in sizes.items())
-        raise DataError("%s: the lists must be equally long, but there are %s tags" % (where, text))
+        raise DatasetDataError("%s: the lists must be equally long, but there are %s tags" % (where, text))
 
 
 def parse_data_map(value: Any, *, owner: str) -> dict[str, tuple[str, str]]:
@@ -453,10 +453,10 @@ def parse_data_map(value: Any, *, owner: str) -> dict[str, tuple[str, str]]:
     except (TypeError, ValueError):
         entries = {}
     if not entries:
-        raise ConfigError("%s is %r, but must be {data key: (name of a dataset, key in it)}" % (where, value))
+        raise DatasetError("%s is %r, but must be {data key: (name of a dataset, key in it)}" % (where, value))
     for key, entry in entries.items():
         if not isinstance(entry, (tuple, list)) or len(entry) != 2 or not all(isinstance(part, str) for part in entry):
-            raise ConfigError("%s: %r: %r must be (name of a dataset, key in it)" % (where, key, entry))
+            raise DatasetError("%s: %r: %r must be (name of a dataset, key in it)" % (where, key, entry))
     return {key: (entry[0], entry[1]) for key, entry in entries.items()}
 
 
@@ -468,9 +468,9 @@ def check_dims(given: Mapping[str, Any], specs: Mapping[str, DataSpec], *, owner
     where = "%s: option 'data_dims'" % owner
     for key, spec in specs.items():
         if key not in given:
-            raise ConfigError("%s lacks the key %r of data_map. %s" % (where, key, did_you_mean(key, given)))
+            raise DatasetError("%s lacks the key %r of data_map. %s" % (where, key, did_you_mean(key, given)))
         dim, ndim = dim_and_ndim(given[key], option="data_dims", ndim=spec.ndim, owner=owner)
         fits = dim >= spec.dim if spec.sparse else dim == spec.dim or not spec.dim
         if ndim != spec.ndim or not fits:
             text = "%s: key %r has dim %d and %d axes there, but its dataset has dim %d and %d axes"
-            raise ConfigError(text % (where, key, dim, ndim, spec.dim, spec.ndim))
+            raise DatasetError(text % (where, key, dim, ndim, spec.dim, spec.ndim))

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DatasetDataError, DatasetError
 from returnn_tf.config.options import at_least, declared_options, option
 from returnn_tf.datasets.combining.base import CorpusOfInner, FormatOfInner, inner_dataset
 from returnn_tf.datasets.core.base import Dataset
@@ -65,18 +65,18 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
         """Create the dataset here, too: for its format and order."""
         opts = self.opts
         if opts.shuffle_frames_of_nseqs:
-            raise ConfigError("%s: shuffle_frames_of_nseqs is not possible with several processes" % self._owner())
+            raise DatasetError("%s: shuffle_frames_of_nseqs is not possible with several processes" % self._owner())
         self.inner = inner_dataset(self, opts.dataset, self.name, **self._handed())
         self._dedicated = opts.sharding_method == "dedicated"
         self.is_stream = self._dedicated or self.inner.is_stream
         self._idle: list[ReadingProcesses] = []
         if not self._dedicated and (self.inner.is_stream or self.inner.endless):
-            raise ConfigError(
+            raise DatasetError(
                 "%s: sharding_method 'seq_order' needs a dataset with random access, but %s has none. Use 'dedicated'"
                 % (self._owner(), self.inner.described)
             )
         if not self._dedicated and self.inner.leaves_out:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: %s needs sharding_method 'dedicated', since otherwise the processes take turns"
                 % (self._owner(), self.inner.leaves_out)
             )
@@ -195,7 +195,7 @@ class _ReadEpoch(Epoch):
             sequence = next(self._sequences, None)
             if sequence is None or sequence.index != self.index(self._next_position):
                 text = "%s: it is left out when it is read; this needs sharding_method 'dedicated'"
-                raise DataError(text % self.place(self._next_position))
+                raise DatasetDataError(text % self.place(self._next_position))
             self._next_position += 1
             if self._next_position > position:
                 break

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import ConfigError, DatasetDataError, DatasetError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.combining.base import CorpusOfInner, inner_dataset, refuse_own_order
 from returnn_tf.datasets.combining.mapper import Mapper
@@ -69,7 +69,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         """Create the inner dataset."""
         opts = self.opts
         if (opts.map_seq is None) == (opts.map_seq_stream is None):
-            raise ConfigError("%s: give one of map_seq and map_seq_stream" % self._owner())
+            raise DatasetError("%s: give one of map_seq and map_seq_stream" % self._owner())
         refuse_own_order(self)
         self.inner = inner_dataset(self, opts.dataset, "%s_dataset" % self.name)
         self.is_stream = opts.map_seq is None or self.inner.is_stream
@@ -88,7 +88,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         try:
             return _spec_of_data(_template(key, given))
         except ConfigError as exc:
-            raise ConfigError("%s: map_outputs: %s" % (self._owner(), exc)) from None
+            raise DatasetError("%s: map_outputs: %s" % (self._owner(), exc)) from None
 
     # ---- format and order
 
@@ -124,12 +124,12 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         """Return the sequences of an epoch by position, always read one after the other."""
         if self.opts.map_seq is None:
             if chosen.is_explicit:
-                raise ConfigError(
+                raise DatasetError(
                     "%s: map_seq_stream may change order and number of the sequences, so they can't be chosen"
                     % self._owner()
                 )
             if chosen.share is not None and chosen.share.done:
-                raise DataError(
+                raise DatasetDataError(
                     "%s: which sequences remain of an epoch is not defined with map_seq_stream if the number of "
                     "processes changes; start the epoch over, or use as many processes as before" % self._owner()
                 )

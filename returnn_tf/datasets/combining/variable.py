@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DatasetError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import call_with_known, result_of_config
 from returnn_tf.datasets.combining.base import (
@@ -79,12 +79,12 @@ class VariableDataset(CombiningDataset):
 
     def _create(self, spec: Any, where: str, epoch: int) -> Dataset:
         if spec is None:
-            raise ConfigError("%s returned None instead of a dataset" % where)
+            raise DatasetError("%s returned None instead of a dataset" % where)
         inner = inner_dataset(self, spec, "%s_epoch%d" % (self.name, epoch))
         known = {key: spec for key, spec in self._format.items() if key in inner.data_specs}
         differs = difference(known, inner.data_specs)
         if differs:
-            raise ConfigError("%s: %s in epoch 1" % (where, differs))
+            raise DatasetError("%s: %s in epoch 1" % (where, differs))
         return inner
 
     def make_specs(self) -> dict[str, DataSpec]:
@@ -110,7 +110,7 @@ class VariableDataset(CombiningDataset):
     def tag(self, index: int) -> str:
         """Return a tag of the epoch read last; only with ``always_same_tags``."""
         if not self.opts.always_same_tags:
-            raise ConfigError(
+            raise DatasetError(
                 "%s has other sequences in every epoch, so their tags are known only while it is read" % self._owner()
             )
         return self.dataset_of(self._epoch).tag(index)
@@ -127,7 +127,7 @@ class VariableDataset(CombiningDataset):
         inner = self.dataset_of(epoch)
         missing = [key for key in keys if key not in inner.data_specs]
         if missing:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: get_dataset for epoch %d: there is no data key %s, which is read and which epoch 1 has; it has: %s"
                 % (self._owner(), epoch, ", ".join(map(repr, missing)), ", ".join(inner.data_keys))
             )

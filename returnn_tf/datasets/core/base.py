@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import ConfigError, DatasetDataError, DatasetError, did_you_mean
 from returnn_tf.config.options import declared_options, from_options, log_inert
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core import safe_files
@@ -77,7 +77,7 @@ class Dataset:
         self.opts: Any = from_options(self.Options, with_local_copies(given), where=self._owner(), none_is_absent=True)
         self.opts.window += 1 - self.opts.window % 2  # an even window is raised by one
         if self.opts.skip_broken_seqs and self.opts.shuffle_frames_of_nseqs:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: skip_broken_seqs cannot go with shuffle_frames_of_nseqs, which reads several sequences together"
                 % self._owner()
             )
@@ -329,7 +329,7 @@ class Dataset:
     def indices_of_tags(self, tags: Sequence[str]) -> NDArray[Any]:
         """Return corpus indices of sequences given by tag; DataError for an unknown one."""
         if self.num_seqs is None:
-            raise ConfigError(
+            raise DatasetError(
                 "%s is endless, so its sequences cannot be chosen by tag; give it num_seqs" % self._owner()
             )
         if self._tag_table is None:
@@ -338,7 +338,7 @@ class Dataset:
         missing = np.flatnonzero(indices < 0)
         if len(missing):
             tag, known = tags[missing[0]], self.tags_many(range(min(self.num_seqs, _MAX_COMPARED)))
-            raise DataError("%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, known)))
+            raise DatasetDataError("%s has no sequence %r. %s" % (self._owner(), tag, did_you_mean(tag, known)))
         return indices
 
     def chosen_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:
@@ -350,7 +350,7 @@ class Dataset:
         if chosen.share is None:
             return order
         if order is None:
-            raise ConfigError("%s is endless, so it can't be split among processes; give it num_seqs" % self._owner())
+            raise DatasetError("%s is endless, so it can't be split among processes; give it num_seqs" % self._owner())
         return chosen.share.of_order(order)
 
     def chosen_occurrences(self, epoch: int, chosen: Chosen) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -363,7 +363,7 @@ class Dataset:
     def explicit_order(self, epoch: int, chosen: Chosen) -> Optional[NDArray[Any]]:
         """Return the corpus indices that are listed, or those of the epoch; the share is not regarded."""
         if chosen.seq_list is not None and chosen.seq_order is not None:
-            raise ConfigError("%s: give seq_list or seq_order, not both" % self._owner())
+            raise DatasetError("%s: give seq_list or seq_order, not both" % self._owner())
         if chosen.seq_list is not None:
             return self.indices_of_tags(chosen.seq_list)
         if chosen.seq_order is None:
@@ -371,7 +371,9 @@ class Dataset:
         order = np.asarray(chosen.seq_order, np.int64).reshape(-1)
         for index in order:
             if index < 0 or (self.num_seqs is not None and index >= self.num_seqs):
-                raise DataError("%s has no sequence at position %d, only %s" % (self._owner(), index, self.num_seqs))
+                raise DatasetDataError(
+                    "%s has no sequence at position %d, only %s" % (self._owner(), index, self.num_seqs)
+                )
         return order
 
     # ---- iteration
@@ -426,7 +428,7 @@ class Dataset:
         try:
             return Cutting.parse(**{**opts, **(replaced or {})})
         except ConfigError as exc:
-            raise ConfigError("%s: %s" % (self._owner(), exc)) from None
+            raise DatasetError("%s: %s" % (self._owner(), exc)) from None
 
     def batches(
         self,
@@ -531,7 +533,7 @@ def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, d
             found: tuple[Any, dict[str, Any]] = spec.__dataset__()
             return found
         if isinstance(spec, type) and issubclass(spec, Dataset) and spec.num_seqs is Dataset.num_seqs:
-            raise ConfigError("a dataset is given as %s; the class %s has no num_seqs" % (FORMS, spec.__name__))
+            raise DatasetError("a dataset is given as %s; the class %s has no num_seqs" % (FORMS, spec.__name__))
         if callable(spec):
             spec = result_of_config("the function that returns a dataset", spec)
         elif isinstance(spec, (list, tuple)) and spec and all(isinstance(entry, str) for entry in spec):
@@ -540,14 +542,14 @@ def parse_dataset_spec(spec: Any, names: Mapping[str, Any] = {}) -> tuple[Any, d
             spec = value_of_text(spec.strip(), names)
         else:
             break
-    raise ConfigError("a dataset is given as %s, not as %r" % (FORMS, spec))
+    raise DatasetError("a dataset is given as %s, not as %r" % (FORMS, spec))
 
 
 def _class_and_options(spec: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     options = dict(spec)
     name = options.pop("class", None)
     if name is None:
-        raise ConfigError('the dataset %s has no "class"; write e.g. {"class": "HDFDataset", ...}' % (short(spec),))
+        raise DatasetError('the dataset %s has no "class"; write e.g. {"class": "HDFDataset", ...}' % (short(spec),))
     if hasattr(name, "__dataset_class__"):  # a class of a user
         found: tuple[Any, dict[str, Any]] = name.__dataset_class__(options)
         return found
@@ -562,8 +564,8 @@ def dataset_class(name: Any) -> type[Any]:
     if isinstance(name, type) and issubclass(name, Dataset):
         return name
     if not isinstance(name, str):
-        raise ConfigError('dataset "class" must be a name or a class of datasets, not %r' % (name,))
+        raise DatasetError('dataset "class" must be a name or a class of datasets, not %r' % (name,))
     cls = DATASETS.find(name)
     if cls is None:
-        raise ConfigError(DATASETS.unknown(name))
+        raise DatasetError(DATASETS.unknown(name))
     return cls

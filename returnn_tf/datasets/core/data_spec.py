@@ -10,8 +10,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import DatasetDataError, DatasetError, shown
 
 _ROUNDING = 1e-5  # of a fraction that float32 numbers made
 
@@ -100,7 +99,9 @@ def checked_fraction(value: Any, where: str) -> Optional[float]:
     array = np.asarray(value)
     number = float(array.reshape(())) if array.size == 1 and array.dtype.kind in "fiu" else math.nan
     if not -_ROUNDING <= number <= 1 + _ROUNDING:
-        raise DataError("%s: complete_frac must be a number from 0 to 1, or None, not %s" % (where, shown(value)))
+        raise DatasetDataError(
+            "%s: complete_frac must be a number from 0 to 1, or None, not %s" % (where, shown(value))
+        )
     return min(max(number, 0.0), 1.0)
 
 
@@ -147,7 +148,7 @@ def stack_frames(value: NDArray[Any], window: int) -> NDArray[Any]:
     :return: [time, window * dim]
     """
     if value.ndim != 2:
-        raise DataError("option 'window' is for data of shape [time, dim], but this has %d axes" % value.ndim)
+        raise DatasetDataError("option 'window' is for data of shape [time, dim], but this has %d axes" % value.ndim)
     side = window // 2
     padded = np.pad(value, ((side, side), (0, 0)))
     return np.concatenate([padded[i : i + len(value)] for i in range(window)], axis=1)
@@ -156,7 +157,7 @@ def stack_frames(value: NDArray[Any], window: int) -> NDArray[Any]:
 def window_spec(spec: DataSpec, window: int, owner: str) -> DataSpec:
     """Return the format of key "data" after ``stack_frames``."""
     if spec.ndim != 2:
-        raise ConfigError(
+        raise DatasetError(
             "%s: option 'window' needs dense data [time, dim], but 'data' has %d axes" % (owner, spec.ndim)
         )
     return dataclasses.replace(spec, dim=spec.dim * window, shape=(spec.dim * window,))

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from returnn_tf.config import DataError
 from returnn_tf.tensor import Data
 
-ERROR_TOPIC = "extern-data"
-
 #: Place of a part of a batch, for messages: number of the part -> (text, frame at which the part begins).
 Places = Callable[[int], tuple[str, int]]
 
@@ -184,4 +182,4 @@ def _shape_text(sizes: tuple[Optional[int], ...]) -> str:
 
 
 def _error(key: str, places: Places, number: int, text: str, fix: str) -> DataError:
-    return DataError("%s: data key %r: %s. %s." % (places(number)[0], key, text, fix))
+    return DataError("%s: data key %r: %s. %s." % (places(number)[0], key, text, fix), topic="extern-data")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, DatasetDataError, error_name
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, num_frames
 from returnn_tf.datasets.core.read_ahead import ReadAhead
 from returnn_tf.logging.log import log
@@ -117,7 +117,7 @@ class EpochReader:
             return
         reasons = [text for text in self.broken.values() if text]
         if not num_used:
-            raise DataError(
+            raise DatasetDataError(
                 "%s: none of the %d sequences of epoch %d can be read; the first error is: %s"
                 % (self.dataset.described, len(self.broken), self.epoch, reasons[0])
             )
@@ -300,7 +300,7 @@ class Epoch(EpochReader):
         for sequence in group:
             lengths = set(sequence.lengths.values())
             if len(lengths) > 1 or not all(value.ndim for value in sequence.data.values()):
-                raise DataError(
+                raise DatasetDataError(
                     "%s: shuffle_frames_of_nseqs needs a frame of every key for each frame, but the lengths are %s."
                     % (self.place(sequence.position), sequence.lengths)
                 )
@@ -332,7 +332,7 @@ class Epoch(EpochReader):
         try:
             data = self.dataset.with_window(data)
         except DataError as exc:
-            raise DataError("%s: %s" % (self.place(position), exc)) from None
+            raise DatasetDataError("%s: %s" % (self.place(position), exc)) from None
         return Example(index=self.index(position), tag=self.tag(position), data=data, position=position)
 
     def _check_lengths(self, position: int, data: dict[str, NDArray[Any]]) -> None:
@@ -349,7 +349,7 @@ def check_lengths(data: Mapping[str, NDArray[Any]], lengths: Mapping[str, int]) 
     for key, value in data.items():
         frames = num_frames(value)
         if frames != lengths.get(key, frames):
-            raise DataError("key %r has %d frames, but its length was given as %d" % (key, frames, lengths[key]))
+            raise DatasetDataError("key %r has %d frames, but its length was given as %d" % (key, frames, lengths[key]))
 
 
 def reading_error(place: str, error: Exception) -> DataError:
@@ -357,8 +357,8 @@ def reading_error(place: str, error: Exception) -> DataError:
 
     :param place: of the sequence
     """
-    text = str(error) if isinstance(error, DataError) else "%s: %s" % (type(error).__name__, error)
-    return DataError("%s: %s" % (place, text))
+    text = str(error) if isinstance(error, DataError) else "%s: %s" % (error_name(error), error)
+    return DatasetDataError("%s: %s" % (place, text))
 
 
 class BlockReader:

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import DatasetError, did_you_mean
 from returnn_tf.datasets.core.per_key import is_int
 
 _FORM = "{(first epoch, last epoch): {'max_mean_len': frames}}, last: None or -1 = no end"
@@ -36,7 +36,7 @@ class EpochFilter:
         """
         where = "%s: option 'epoch_wise_filter'" % owner
         if value is not None and not isinstance(value, Mapping):
-            raise ConfigError("%s is %r, but must have the form %s" % (where, value, _FORM))
+            raise DatasetError("%s is %r, but must have the form %s" % (where, value, _FORM))
         _check_starts(value or {}, where)
         entries = [(*_range(key, where), _entry(key, entry, where, options)) for key, entry in (value or {}).items()]
         entries.sort(key=lambda entry: (entry[0], -1 if entry[1] is None else entry[1]))
@@ -92,7 +92,7 @@ def _check_starts(ranges: Mapping[Any, Any], where: str) -> None:
     """Refuse None beside numbers: such ranges have no order in which their entries could apply."""
     starts = {key[0] is None: key for key in ranges if isinstance(key, tuple) and key}
     if len(starts) == 2:
-        raise ConfigError(
+        raise DatasetError(
             "%s: the ranges %r and %r begin with None and with a number; write 1 for the first epoch"
             % (where, starts[True], starts[False])
         )
@@ -100,27 +100,27 @@ def _check_starts(ranges: Mapping[Any, Any], where: str) -> None:
 
 def _range(key: Any, where: str) -> tuple[int, Optional[int]]:
     if not isinstance(key, tuple) or len(key) != 2 or not all(end is None or is_int(end) for end in key):
-        raise ConfigError("%s: %r is no range of epochs; the form is %s" % (where, key, _FORM))
+        raise DatasetError("%s: %r is no range of epochs; the form is %s" % (where, key, _FORM))
     first = 1 if key[0] is None else int(key[0])
     last = None if key[1] is None or key[1] == -1 else int(key[1])
     if last is not None and last < first:
-        raise ConfigError("%s: the range %r ends before it begins" % (where, key))
+        raise DatasetError("%s: the range %r ends before it begins" % (where, key))
     return first, last
 
 
 def _entry(key: Any, entry: Any, where: str, options: Collection[str]) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
-        raise ConfigError("%s: %r: %r must be a dict; the form is %s" % (where, key, entry, _FORM))
+        raise DatasetError("%s: %r: %r must be a dict; the form is %s" % (where, key, entry, _FORM))
     for name in entry:
         if name not in options:
-            raise ConfigError("%s: %r: unknown option %r. %s" % (where, key, name, did_you_mean(name, options)))
+            raise DatasetError("%s: %r: unknown option %r. %s" % (where, key, name, did_you_mean(name, options)))
     limit = entry.get("max_mean_len")
     if isinstance(limit, bool) or not isinstance(limit, (int, float, type(None))) or not (limit or 0) >= 0:
-        raise ConfigError("%s: %r: max_mean_len is %r, but must be a number >= 0" % (where, key, limit))
+        raise DatasetError("%s: %r: max_mean_len is %r, but must be a number >= 0" % (where, key, limit))
     if not isinstance(entry.get("use_new_filter", False), (bool, int, type(None))):
-        raise ConfigError("%s: %r: use_new_filter is %r, not True or False" % (where, key, entry["use_new_filter"]))
+        raise DatasetError("%s: %r: use_new_filter is %r, not True or False" % (where, key, entry["use_new_filter"]))
     parts = entry.get("subdirs")
     parts = [parts] if isinstance(parts, str) else [] if parts is None else parts
     if not isinstance(parts, (list, tuple, set)) or not all(isinstance(part, str) for part in parts):
-        raise ConfigError("%s: %r: subdirs is %r, but must be a list of names" % (where, key, parts))
+        raise DatasetError("%s: %r: subdirs is %r, but must be a list of names" % (where, key, parts))
     return dict(entry)

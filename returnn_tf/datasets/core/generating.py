@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DatasetError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -50,7 +50,7 @@ class GeneratingDataset(Dataset):
         if value is None or value == float("inf"):
             return None
         if not (value >= 0 and value == int(value)):  # also for NaN
-            raise ConfigError("%s: num_seqs is %r, but must be an integer >= 0, or inf" % (self._owner(), value))
+            raise DatasetError("%s: num_seqs is %r, but must be an integer >= 0, or inf" % (self._owner(), value))
         return int(value)
 
     @property
@@ -124,5 +124,5 @@ def dim_and_ndim(value: object, *, option: str, ndim: int, owner: str = "") -> t
     parts: list[object] = list(value) if isinstance(value, (list, tuple)) else [value, ndim]
     if len(parts) != 2 or not all(isinstance(part, int) for part in parts):
         where = "%s: option %r" % (owner, option) if owner else "option %r" % option
-        raise ConfigError("%s: %r must be a dim or [dim, number of axes with time]" % (where, value))
+        raise DatasetError("%s: %r must be a dim or [dim, number of axes with time]" % (where, value))
     return int(parts[0]), int(parts[1])  # type: ignore[call-overload]

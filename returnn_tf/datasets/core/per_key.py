@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DatasetError
 
 IntOrDict = Union[int, Mapping[str, int]]
 
@@ -22,10 +22,10 @@ def per_key(value: Optional[IntOrDict], keys: Iterable[str], *, option: str) -> 
         chosen = {key: value.get(key) for key in keys}
         for key, entry in [*value.items(), *chosen.items()]:  # a NumbersDict may have a value for other keys
             if entry is not None and not is_int(entry):
-                raise ConfigError("option %r: %r: %r must be an integer" % (option, key, entry))
+                raise DatasetError("option %r: %r: %r must be an integer" % (option, key, entry))
         return {key: None if entry is None else int(entry) for key, entry in chosen.items()}
     if not is_int(value):
-        raise ConfigError("option %r must be an integer or a dict data key -> integer, not %r" % (option, value))
+        raise DatasetError("option %r must be an integer or a dict data key -> integer, not %r" % (option, value))
     return {key: int(value) for key in keys}
 
 

@@ -16,8 +16,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import ConfigError, DataError, DatasetDataError, DatasetError, shown
 from returnn_tf.config.user_code import result_of_config
 
 _MEMO_WRITES = ("PUT", "BINPUT", "LONG_BINPUT")
@@ -36,7 +35,7 @@ def path_of(value: Any, *, where: str) -> str:
     value = result_of_config(where, value) if callable(value) else value
     if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
         return os.fspath(value)
-    raise ConfigError("%s must be a path, not %s" % (where, shown(value)))
+    raise DatasetError("%s must be a path, not %s" % (where, shown(value)))
 
 
 @contextlib.contextmanager
@@ -45,7 +44,7 @@ def wanted_by(where: str) -> Iterator[None]:
     try:
         yield
     except (ConfigError, DataError) as exc:
-        error = ConfigError if isinstance(exc, ConfigError) else DataError
+        error = DatasetError if isinstance(exc, ConfigError) else DatasetDataError
         raise error("%s: %s" % (where, exc)) from exc
 
 
@@ -81,11 +80,11 @@ def read_bytes(path: str, *, max_bytes: int = MAX_BYTES) -> bytes:
                     break
                 buffer.write(piece)
     except FileNotFoundError:
-        raise DataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+        raise DatasetDataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except (OSError, EOFError, zlib.error) as exc:
-        raise DataError("file %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from exc
+        raise DatasetDataError("file %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from exc
     if buffer.tell() > max_bytes:
-        raise DataError("file %r holds more than %d bytes; is it the right one?" % (path, max_bytes))
+        raise DatasetDataError("file %r holds more than %d bytes; is it the right one?" % (path, max_bytes))
     return buffer.getvalue()
 
 
@@ -94,7 +93,7 @@ def read_text(path: str) -> str:
     try:
         return read_bytes(path).decode("utf8")
     except UnicodeDecodeError as exc:
-        raise DataError("file %r is not a UTF-8 text file: %s" % (path, exc)) from exc
+        raise DatasetDataError("file %r is not a UTF-8 text file: %s" % (path, exc)) from exc
 
 
 def read_lines(path: str) -> list[str]:
@@ -129,7 +128,9 @@ def read_literal(path: str) -> Any:
         return ast.literal_eval(_Numbers().visit(ast.parse(text.strip(), mode="eval")))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
         reason = re.sub(r"<ast\.(\w+) object at \w+>", r"\1", str(exc))[:200]
-        raise DataError("file %r does not hold a Python literal such as {'tag': 12, ...}: %s" % (path, reason)) from exc
+        raise DatasetDataError(
+            "file %r does not hold a Python literal such as {'tag': 12, ...}: %s" % (path, reason)
+        ) from exc
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -164,7 +165,7 @@ def read_plain_pickle(path: str, *, fix: str = "Write the tags to a text file, o
     except DataError:
         raise
     except Exception as exc:  # a damaged pickle raises nearly anything
-        raise DataError(
+        raise DatasetDataError(
             "file %r: only plain lists, dicts, strings and numbers are read from a pickle, but: %s. "
             "%s" % (path, exc, fix)
         ) from exc
@@ -190,7 +191,7 @@ def read_seq_tags(path: str) -> list[str]:
         return read_lines(path)
     content = read_plain_pickle(path)
     if not isinstance(content, (list, tuple, set, frozenset)) or not all(isinstance(tag, str) for tag in content):
-        raise DataError("file %r must hold a list of sequence tags, not %s" % (path, type(content).__name__))
+        raise DatasetDataError("file %r must hold a list of sequence tags, not %s" % (path, type(content).__name__))
     return list(content)
 
 
@@ -198,7 +199,7 @@ def read_text_dict(path: str) -> dict[str, Any]:
     """Read a dict with strings as keys, a Python literal in a text file (``.gz`` allowed)."""
     content = read_literal(path)
     if not isinstance(content, dict) or not all(isinstance(tag, str) for tag in content):
-        raise DataError("file %r must hold a dict from tags to texts, not %s" % (path, type(content).__name__))
+        raise DatasetDataError("file %r must hold a dict from tags to texts, not %s" % (path, type(content).__name__))
     return content
 
 
@@ -211,8 +212,10 @@ def read_seq_lens(path: str) -> dict[str, float]:
     """Read a dict sequence tag -> length, a Python literal in a text file (``.gz`` allowed)."""
     content = read_literal(path)
     if not isinstance(content, dict):
-        raise DataError("file %r must hold a dict of sequence tag -> length, not %s" % (path, type(content).__name__))
+        raise DatasetDataError(
+            "file %r must hold a dict of sequence tag -> length, not %s" % (path, type(content).__name__)
+        )
     for tag, length in content.items():
         if not isinstance(tag, str) or not is_length(length):
-            raise DataError("file %r: %r: %r is not a pair of sequence tag and length" % (path, tag, length))
+            raise DatasetDataError("file %r: %r: %r is not a pair of sequence tag and length" % (path, tag, length))
     return content

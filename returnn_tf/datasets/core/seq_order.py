@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import ConfigError, DatasetDataError, DatasetError, did_you_mean
 from returnn_tf.config.options import between
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core import safe_files
@@ -61,12 +61,12 @@ def parse_ordering(text: str) -> Ordering:
     """Parse e.g. "laplace:.100:2"; ConfigError with the nearest known order for an unknown one."""
     kind, colon, rest = str(text).partition(":")
     if kind not in _ORDERS:
-        raise ConfigError("unknown seq_ordering %r. %s" % (text, did_you_mean(kind, _ORDERS, max_listed=20)))
+        raise DatasetError("unknown seq_ordering %r. %s" % (text, did_you_mean(kind, _ORDERS, max_listed=20)))
     form = _ORDERS[kind][1]
     match = re.fullmatch(form, colon + rest)
     numbers = {name: int(digits) for name, digits in match.groupdict().items() if digits} if match else {}
     if match is None or 0 in numbers.values():
-        raise ConfigError("seq_ordering %r: %s has the form %s%s" % (text, kind, kind, _FORMS[form]))
+        raise DatasetError("seq_ordering %r: %s has the form %s%s" % (text, kind, kind, _FORMS[form]))
     return Ordering(kind, **numbers)
 
 
@@ -204,12 +204,12 @@ class EpochOrder:
         self._lengths: Optional[NDArray[Any]] = None
         self._warned_empty = self._compared_filter = False
         if opts.repeat_epoch > 1 and opts.partition_epoch > 1:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: partition_epoch=%d and repeat_epoch=%d contradict each other; use one of them"
                 % (owner, opts.partition_epoch, opts.repeat_epoch)
             )
         if not 0 <= opts._shard_index < opts._num_shards:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: _shard_index is %d, but must be at least 0 and below _num_shards=%d"
                 % (owner, opts._shard_index, opts._num_shards)
             )
@@ -232,7 +232,7 @@ class EpochOrder:
         try:
             return self._parse(text)
         except ConfigError as exc:
-            raise ConfigError("%s: %s" % (self._owner, exc)) from None
+            raise DatasetError("%s: %s" % (self._owner, exc)) from None
 
     @property
     def seed_offset(self) -> int:
@@ -246,10 +246,10 @@ class EpochOrder:
         try:
             offset = int(text)
         except ValueError:
-            raise ConfigError("environment variable %s is %r, not an integer" % (SEED_OFFSET_VARIABLE, text)) from None
+            raise DatasetError("environment variable %s is %r, not an integer" % (SEED_OFFSET_VARIABLE, text)) from None
         fault = between(*SEED_OFFSETS)(offset)
         if fault:
-            raise ConfigError("environment variable %s %s, got %d" % (SEED_OFFSET_VARIABLE, fault, offset))
+            raise DatasetError("environment variable %s %s, got %d" % (SEED_OFFSET_VARIABLE, fault, offset))
         return offset
 
     def seed(self, epoch: int, *, nth: int = 1) -> int:
@@ -270,7 +270,7 @@ class EpochOrder:
         :raises DataError: the corpus is empty or the filter leaves nothing
         """
         if corpus.num_seqs == 0:
-            raise DataError("%s is empty: it has no sequences" % self._owner)
+            raise DatasetDataError("%s is empty: it has no sequences" % self._owner)
         if ordering.kind in ("sorted", "sorted_reverse") and self._known_lengths(corpus) is None:
             ordering = Ordering("default")
         if corpus.num_seqs is None:
@@ -317,7 +317,7 @@ class EpochOrder:
             warn_of_unknown(self._owner, "seq_list_filter_file", path, tags, known)
         kept = [index for index, tag in zip(order.tolist(), corpus.walk_tags(order.tolist())) if tag in tags]
         if not kept:
-            raise DataError(
+            raise DatasetDataError(
                 "%s: epoch %d is empty: none of its sequences is in seq_list_filter_file %r (%d tags). Are the tags of "
                 "another corpus, or is partition_epoch=%d too large?"
                 % (self._owner, epoch, path, len(tags), self._opts.partition_epoch)
@@ -331,7 +331,7 @@ class EpochOrder:
         """
         lengths = self._known_lengths(corpus)
         if lengths is None:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: seq_ordering %r needs the lengths of the sequences, which are not known before they are read. "
                 "Use 'default' or 'random', or give seq_order_seq_lens_file" % (self._owner, self._opts.seq_ordering)
             )
@@ -341,7 +341,7 @@ class EpochOrder:
         opts = self._opts
         cuts = max(opts.partition_epoch, opts.repeat_epoch, opts._num_shards) > 1
         if ordering.kind != "default" or cuts or opts.unique_seq_tags or opts.seq_list_filter_file:
-            raise ConfigError(
+            raise DatasetError(
                 "%s is endless, so it has the order 'default' only, and no parts; give it num_seqs" % self._owner
             )
 
@@ -358,7 +358,9 @@ class EpochOrder:
         lengths = []
         for tag in corpus.walk_tags(range(corpus.num_seqs or 0)):
             if tag not in table:
-                raise DataError("%s: seq_order_seq_lens_file %r lacks the sequence %r" % (self._owner, path, tag))
+                raise DatasetDataError(
+                    "%s: seq_order_seq_lens_file %r lacks the sequence %r" % (self._owner, path, tag)
+                )
             lengths.append(table[tag])
         return np.asarray(lengths)
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import ConfigError, DatasetError, did_you_mean
 from returnn_tf.datasets.core.registry import DATASETS
 
 FORMS = (
@@ -25,7 +25,7 @@ def value_of_text(text: str, names: Mapping[str, Any]) -> Any:
         try:
             return ast.literal_eval(text)
         except (ValueError, SyntaxError) as exc:
-            raise ConfigError("the dataset %r is not a dict of plain values: %s" % (short(text), exc)) from None
+            raise DatasetError("the dataset %r is not a dict of plain values: %s" % (short(text), exc)) from None
     if text.startswith("config:"):
         return _config_value(text[len("config:") :].strip(), names)
     head, colon, rest = text.partition(":")
@@ -33,10 +33,10 @@ def value_of_text(text: str, names: Mapping[str, Any]) -> Any:
         return {"class": head, **_key_values(text, rest)}
     files = [entry.strip() for entry in text.split(",") if entry.strip()]
     if not files:
-        raise ConfigError("a dataset is given as %s, not as an empty string" % FORMS)
+        raise DatasetError("a dataset is given as %s, not as an empty string" % FORMS)
     if len(files) == 1 and files[0].isidentifier():
         if DATASETS.find(files[0]) is None:
-            raise ConfigError(DATASETS.unknown(files[0]))
+            raise DatasetError(DATASETS.unknown(files[0]))
         return {"class": files[0]}
     return {"class": "HDFDataset", "files": files}
 
@@ -56,7 +56,7 @@ def _key_values(text: str, rest: str) -> dict[str, Any]:
     for entry in rest.split(","):
         key, equals, value = entry.partition("=")
         if not equals or not key.strip().isidentifier():
-            raise ConfigError("the dataset %r: %r does not have the form key=value" % (text, entry))
+            raise DatasetError("the dataset %r: %r does not have the form key=value" % (text, entry))
         try:
             options[key.strip()] = ast.literal_eval(value.strip())
         except (SyntaxError, ValueError):
@@ -70,13 +70,13 @@ def _config_value(expression: str, names: Mapping[str, Any]) -> Any:
         return _evaluated(ast.parse(expression, mode="eval").body, names)
     except (ConfigError, SyntaxError) as exc:
         reason = _WRONG_EXPRESSION if isinstance(exc, SyntaxError) else str(exc)
-        raise ConfigError('the dataset "config:%s": %s' % (expression, reason)) from None
+        raise DatasetError('the dataset "config:%s": %s' % (expression, reason)) from None
 
 
 def _evaluated(node: ast.AST, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name):
         if node.id not in names:
-            raise ConfigError(
+            raise DatasetError(
                 "no %r in the config. %s" % (node.id, did_you_mean(node.id, filter(str.isidentifier, names)))
             )
         return names[node.id]
@@ -90,20 +90,20 @@ def _evaluated(node: ast.AST, names: Mapping[str, Any]) -> Any:
             return value[key]
         except (KeyError, IndexError, TypeError):
             hint = did_you_mean(key, value) if isinstance(value, Mapping) else ""
-            raise ConfigError(("%s has no entry %r. %s" % (ast.unparse(node.value), key, hint)).rstrip()) from None
+            raise DatasetError(("%s has no entry %r. %s" % (ast.unparse(node.value), key, hint)).rstrip()) from None
     if isinstance(node, ast.Attribute):
         value = _evaluated(node.value, names)
         if not hasattr(value, node.attr):
-            raise ConfigError("%s has no %r" % (ast.unparse(node.value), node.attr))
+            raise DatasetError("%s has no %r" % (ast.unparse(node.value), node.attr))
         return getattr(value, node.attr)
-    raise ConfigError(_WRONG_EXPRESSION)
+    raise DatasetError(_WRONG_EXPRESSION)
 
 
 def _plain(node: ast.AST) -> Any:
     try:
         return ast.literal_eval(node)
     except ValueError:
-        raise ConfigError("arguments must be plain values") from None
+        raise DatasetError("arguments must be plain values") from None
 
 
 def short(value: Any) -> str:

@@ -9,8 +9,7 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import ConfigError, DataError, DatasetDataError, DatasetError, shown
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, spec_of_array
@@ -79,7 +78,7 @@ class StreamDataset(Dataset):
 
     def tag(self, index: int) -> str:
         """Refuse; only sequences that were read have a known tag."""
-        raise ConfigError("%s is a stream: the tags of its sequences are known only while it is read" % self._owner())
+        raise DatasetError("%s is a stream: the tags of its sequences are known only while it is read" % self._owner())
 
     @property
     def data_specs(self) -> dict[str, DataSpec]:  # type: ignore[override]
@@ -93,7 +92,7 @@ class StreamDataset(Dataset):
         with contextlib.closing(self.sequences_of_stream(1)) as sequences:
             first = next(sequences, None)
         if first is None:
-            raise DataError("%s is empty: its stream ends without any sequence" % self._owner())
+            raise DatasetDataError("%s is empty: its stream ends without any sequence" % self._owner())
         return first
 
     def sequences_of_stream(self, epoch: int, **how: Any) -> Generator[Example, None, None]:
@@ -112,11 +111,11 @@ class StreamDataset(Dataset):
                 except Exception as exc:
                     text = str(exc) if isinstance(exc, DataError) else error_in_config(exc)
                     text = text or "%s: %s" % (type(exc).__name__, exc)
-                    raise DataError("%s: %s" % (self._where(epoch, last), text)) from exc
+                    raise DatasetDataError("%s: %s" % (self._where(epoch, last), text)) from exc
                 if item is None:
                     return
                 if not isinstance(item, Example):
-                    raise DataError("%s: %s is no sequence" % (self._where(epoch, last), shown(item)))
+                    raise DatasetDataError("%s: %s is no sequence" % (self._where(epoch, last), shown(item)))
                 last = item
                 yield item
 
@@ -136,7 +135,7 @@ class StreamDataset(Dataset):
         chosen = dataclasses.replace(chosen, **unknown)
         for name in sorted(chosen.of_all_processes().given):
             if name not in self.takes:
-                raise ConfigError("%s is a stream, so its sequences can't be chosen by %s" % (self._owner(), name))
+                raise DatasetError("%s is a stream, so its sequences can't be chosen by %s" % (self._owner(), name))
         return StreamedEpoch(self, epoch, keys, chosen)
 
     def _check_stream_options(self) -> None:
@@ -144,11 +143,11 @@ class StreamDataset(Dataset):
         if not self.is_stream:
             return
         if opts.shuffle_frames_of_nseqs:
-            raise ConfigError(
+            raise DatasetError(
                 "%s is a stream: shuffle_frames_of_nseqs needs a corpus with random access" % self._owner()
             )
         if self._given.get("skip_broken_seqs"):
-            raise ConfigError(
+            raise DatasetError(
                 "%s is a stream, which cannot go on after an error: skip_broken_seqs is for datasets with random access"
                 % self._owner()
             )
@@ -156,13 +155,15 @@ class StreamDataset(Dataset):
             return
         kind = None if self.epoch_order.fixed is None else self.epoch_order.fixed.kind
         if kind != "default":
-            raise ConfigError(
+            raise DatasetError(
                 "%s is a stream, so it has the order 'default' only, not seq_ordering %s"
                 % (self._owner(), shown(opts.seq_ordering))
             )
         for name in ("partition_epoch", "repeat_epoch"):
             if getattr(opts, name) != 1:
-                raise ConfigError("%s is a stream, so it can't have %s=%d" % (self._owner(), name, getattr(opts, name)))
+                raise DatasetError(
+                    "%s is a stream, so it can't have %s=%d" % (self._owner(), name, getattr(opts, name))
+                )
 
 
 class StreamedEpoch(EpochReader):
@@ -257,12 +258,12 @@ class StreamedEpoch(EpochReader):
         missing = [key for key in self.keys if key not in sequence.data]
         try:
             if missing:
-                raise DataError("it has no key %r, only %s" % (missing[0], ", ".join(sorted(sequence.data))))
+                raise DatasetDataError("it has no key %r, only %s" % (missing[0], ", ".join(sorted(sequence.data))))
             data: dict[str, NDArray[Any]] = self.dataset.with_window({key: sequence.data[key] for key in self.keys})
             return data
         except DataError as exc:
             place = place_of(self.dataset, sequence.tag, position, self.epoch)
-            raise DataError("%s: %s" % (place, exc)) from None
+            raise DatasetDataError("%s: %s" % (place, exc)) from None
 
     def _fraction(self, sequence: Example) -> Optional[float]:
         """Return the progress reported by the stream, else an estimate from the number of sequences."""

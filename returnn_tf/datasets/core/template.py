@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, DatasetError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.tensor.extern_data import parse_data_key
@@ -19,13 +19,13 @@ def specs_of_templates(templates: Any, *, where: str) -> dict[str, DataSpec]:
     :raises ConfigError: for another form; names the key
     """
     if not isinstance(templates, Mapping) or not templates:
-        raise ConfigError("%s is %r, but must be {data key: {'dim': ..., 'shape': ...}}" % (where, templates))
+        raise DatasetError("%s is %r, but must be {data key: {'dim': ..., 'shape': ...}}" % (where, templates))
     specs = {}
     for key, options in templates.items():
         try:
             template = parse_data_key(key, options)
         except ConfigError as exc:
-            raise ConfigError("%s: %s" % (where, exc)) from None
+            raise DatasetError("%s: %s" % (where, exc)) from None
         declared = Declared.of(template)
         dim = declared.num_labels if template.sparse_dim else template.dim
         specs[key] = DataSpec(

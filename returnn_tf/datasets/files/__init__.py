@@ -2,6 +2,4 @@
 
 from returnn_tf.datasets.files.copying import CachedFile, local_copy, with_local_copies
 
-ERROR_TOPIC = "data-files"
-
 __all__ = ["CachedFile", "local_copy", "with_local_copies"]

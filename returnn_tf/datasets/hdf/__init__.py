@@ -1,3 +1,1 @@
 """HDF files: reading, writing, the dataset."""
-
-ERROR_TOPIC = "data-files"

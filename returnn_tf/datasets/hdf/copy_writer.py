@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import FileDataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.hdf.parallel_text import fixed_strings
@@ -76,7 +76,7 @@ def copied_keys(dataset: Dataset) -> list[str]:
     """
     keys = [key for key in dataset.data_keys if key not in TEXT_KEYS]
     if not keys:
-        raise DataError("dataset %r has no key to copy, only %s" % (dataset.name, ", ".join(dataset.data_keys)))
+        raise FileDataError("dataset %r has no key to copy, only %s" % (dataset.name, ", ".join(dataset.data_keys)))
     return keys
 
 
@@ -92,7 +92,7 @@ def write_copy(filename: str, dataset: Dataset, keys: list[str], found: Iterable
         while block := list(itertools.islice(remaining, _BLOCK)):
             writer.insert(block)
         if not writer.num_seqs:
-            raise DataError("dataset %r: there are no sequences to write to %r" % (dataset.name, filename))
+            raise FileDataError("dataset %r: there are no sequences to write to %r" % (dataset.name, filename))
     return writer.num_seqs
 
 
@@ -115,5 +115,5 @@ def _label_names(name: str, spec: DataSpec) -> list[str]:
         return list(spec.labels)
     if spec.dim > _MOST_NAMED:
         text = "key %r has %d labels, too many to name all of them in an HDF file. Is the dim right?"
-        raise DataError(text % (name, spec.dim))
+        raise FileDataError(text % (name, spec.dim))
     return ["%s-class-%d" % (name, index) for index in range(max(spec.dim, 1))]

@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.registry import register_dataset
@@ -66,9 +66,9 @@ class HDFDataset(Dataset):
         """Open and index all files."""
         files = [self.opts.files] if isinstance(self.opts.files, str) else list(self.opts.files)
         if not files:
-            raise ConfigError("%s: option 'files' is empty" % self._owner())
+            raise FileError("%s: option 'files' is empty" % self._owner())
         if self.opts.cache_byte_size and self.opts.partition_epoch > 1:
-            raise ConfigError("%s: partition_epoch > 1 needs cache_byte_size = 0" % self._owner())
+            raise FileError("%s: partition_epoch > 1 needs cache_byte_size = 0" % self._owner())
         with self._wanted_by("files"):
             self.files = [HDFFile(local_copy(str(path), wanted=self.opts.use_cache_manager)) for path in files]
         first = self.files[0]
@@ -86,10 +86,10 @@ class HDFDataset(Dataset):
     def _check_same_format(self, first: HDFFile, other: HDFFile) -> None:
         for key, spec in first.specs.items():
             if key not in other.specs:
-                raise DataError("HDF file %r lacks the key %r which %r has" % (other.path, key, first.path))
+                raise FileDataError("HDF file %r lacks the key %r which %r has" % (other.path, key, first.path))
             got = other.specs[key]
             if (got.dim, got.ndim, got.shape[1:]) != (spec.dim, spec.ndim, spec.shape[1:]):
-                raise DataError(
+                raise FileDataError(
                     "HDF file %r: key %r has dim %d and %d axes, but dim %d and %d axes in %r"
                     % (other.path, key, got.dim, got.ndim, spec.dim, spec.ndim, first.path)
                 )

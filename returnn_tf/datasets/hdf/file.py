@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, FileDataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.datasets.hdf.library import (
@@ -147,7 +147,7 @@ class HDFFile:
         return self._handle is not None and self._pid == _Process.pid
 
     def _error(self, text: str) -> DataError:
-        return DataError("HDF file %r: %s" % (self.path, text))
+        return FileDataError("HDF file %r: %s" % (self.path, text))
 
     def _open(self) -> h5py.File:
         if self.is_open:
@@ -156,7 +156,7 @@ class HDFFile:
             check_regular(self.path)
         except FileNotFoundError:
             text = "HDF file %r does not exist (current directory: %s)"
-            raise DataError(text % (self.path, os.getcwd())) from None
+            raise FileDataError(text % (self.path, os.getcwd())) from None
         except OSError as exc:
             raise self._error(exc.strerror or str(exc)) from exc
         try:

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
@@ -34,7 +34,7 @@ def files_of_bundle(path: str) -> list[str]:
         return [path]
     files = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     if not files:
-        raise DataError("bundle %r lists no HDF files" % path)
+        raise FileDataError("bundle %r lists no HDF files" % path)
     return files
 
 
@@ -50,12 +50,14 @@ def read_normalization(path: str, key: str) -> tuple[NDArray[np.float64], NDArra
             for name in ("mean", "variance"):
                 claims = impossible_size(group[name])
                 if claims:
-                    raise DataError("normalization file %r: %s/%s %s" % (path, GROUPS[key], name, claims))
+                    raise FileDataError("normalization file %r: %s/%s %s" % (path, GROUPS[key], name, claims))
             mean, variance = (np.asarray(group[name][()], np.float64).reshape(-1) for name in ("mean", "variance"))
     except (OSError, KeyError, ValueError, TypeError) as exc:
-        raise DataError("normalization file %r has no mean and variance of %s: %s" % (path, GROUPS[key], exc)) from None
+        raise FileDataError(
+            "normalization file %r has no mean and variance of %s: %s" % (path, GROUPS[key], exc)
+        ) from None
     if mean.shape != variance.shape or not (variance > 0).all() or not np.isfinite(mean).all():
-        raise DataError("normalization file %r: mean and variance of %s don't fit" % (path, GROUPS[key]))
+        raise FileDataError("normalization file %r: mean and variance of %s don't fit" % (path, GROUPS[key]))
     return mean, np.sqrt(variance)
 
 
@@ -89,7 +91,7 @@ def create_normalization_file(
             for name in names:
                 total = sums[name]
                 if total is None or not counts[name]:
-                    raise DataError("bundle %r has no frames of %s" % (bundle, name))
+                    raise FileDataError("bundle %r has no frames of %s" % (bundle, name))
                 mean, squares = total / counts[name]
                 values = {"mean": mean, "meanOfSquares": squares, "variance": squares - mean**2}
                 for key, value in {**values, "totalNumberOfFrames": counts[name]}.items():
@@ -124,7 +126,7 @@ class StereoHdfDataset(Dataset):
             for path in files_of_bundle(self.opts.hdfFile):
                 self._index(path, lengths)
         if not self._seqs:
-            raise DataError("%s: %r has no sequences" % (self._owner(), self.opts.hdfFile))
+            raise FileDataError("%s: %r has no sequences" % (self._owner(), self.opts.hdfFile))
         self._lengths = np.array(lengths, np.int64)
         first = {key: self._array(0, key) for key in GROUPS}
         self._norms: dict[str, Any] = {}
@@ -133,15 +135,15 @@ class StereoHdfDataset(Dataset):
             with self._wanted_by("normalizationFile"):
                 self._norms[key] = read_normalization(self.opts.normalizationFile, key)
             if len(self._norms[key][0]) != first[key].shape[1]:
-                raise DataError(
+                raise FileDataError(
                     "%s: normalizationFile %r has %d dims for %s, but the frames have %d"
                     % (self._owner(), self.opts.normalizationFile, len(self._norms[key][0]), key, first[key].shape[1])
                 )
         self._labels = first["classes"].shape[1] == 1
         if self._labels and not self.opts.num_outputs:
-            raise ConfigError("%s: option 'num_outputs' must give the number of labels" % self._owner())
+            raise FileError("%s: option 'num_outputs' must give the number of labels" % self._owner())
         if self.opts.partition_epoch > len(self._seqs):
-            raise ConfigError(
+            raise FileError(
                 "%s: partition_epoch=%d, but there are %d sequences"
                 % (self._owner(), self.opts.partition_epoch, len(self._seqs))
             )
@@ -158,22 +160,22 @@ class StereoHdfDataset(Dataset):
             with h5py.File(path, "r") as file:
                 for name in GROUPS.values():
                     if not isinstance(file.get(name), h5py.Group):
-                        raise DataError("HDF file %r has no group %r with an array per sequence" % (path, name))
+                        raise FileDataError("HDF file %r has no group %r with an array per sequence" % (path, name))
                 for name in file["inputs"]:
                     if name not in file["outputs"] or file["inputs"][name].ndim != 2 or file["outputs"][name].ndim != 2:
-                        raise DataError(
+                        raise FileDataError(
                             "HDF file %r: inputs/%s and outputs/%s must be [time, dim]" % (path, name, name)
                         )
                     for group in GROUPS.values():
                         claims = impossible_size(file[group][name])
                         if claims:
-                            raise DataError("HDF file %r: %s/%s %s" % (path, group, name, claims))
+                            raise FileDataError("HDF file %r: %s/%s %s" % (path, group, name, claims))
                     self._seqs.append((path, name))
                     lengths.append(len(file["inputs"][name]))
         except FileNotFoundError:
-            raise DataError("HDF file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+            raise FileDataError("HDF file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
         except OSError as exc:
-            raise DataError("HDF file %r cannot be read: %s" % (path, exc.strerror or exc)) from None
+            raise FileDataError("HDF file %r cannot be read: %s" % (path, exc.strerror or exc)) from None
 
     def _make_specs(self, first: dict[str, NDArray[Any]]) -> dict[str, DataSpec]:
         dims = {key: int(value.shape[1]) for key, value in first.items()}
@@ -231,7 +233,7 @@ class StereoHdfDataset(Dataset):
             with h5py.File(path, "r") as file:
                 return np.asarray(file[GROUPS[key]][name][()])
         except (OSError, KeyError) as exc:
-            raise DataError("HDF file %r: %s/%s cannot be read: %s" % (path, GROUPS[key], name, exc)) from None
+            raise FileDataError("HDF file %r: %s/%s cannot be read: %s" % (path, GROUPS[key], name, exc)) from None
 
     def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read and normalize the frames of one sequence."""

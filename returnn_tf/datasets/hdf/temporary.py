@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import h5py
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, FileDataError
 from returnn_tf.util.temporary import NO_SPACE, Temporary
 
 
@@ -131,4 +131,4 @@ def not_written(filename: str, exc: Exception) -> DataError:
     number = getattr(exc, "errno", None)
     reason = os.strerror(number) if number else str(exc).split("\n", 1)[0]
     fix = NO_SPACE[number] + ", or choose another path" if number in NO_SPACE else "Choose another path"
-    return DataError("HDF file %r can't be written: %s. %s" % (filename, reason, fix))
+    return FileDataError("HDF file %r can't be written: %s. %s" % (filename, reason, fix))

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.datasets.core.base import LABEL_PLACEHOLDER
 from returnn_tf.datasets.hdf.temporary import Output, not_written
 
@@ -59,7 +59,7 @@ class GrowingStreams:
         text = h5py.check_string_dtype(dataset.dtype) is not None
         for value in values:
             if value.shape[1:] != dataset.shape[1:]:
-                raise DataError(
+                raise FileDataError(
                     "HDFWriter %r: frames of shape %s for /%s, but it has %s"
                     % (self._name, value.shape[1:], path, dataset.shape[1:])
                 )
@@ -171,7 +171,7 @@ class HDFWriter:
         self._extra_type = dict(extra_type or {})
         self._keys: Optional[list[str]] = None
         if self.labels and dim is not None and len(self.labels) != dim:
-            raise ConfigError("HDFWriter: %d labels for dim %d" % (len(self.labels), dim))
+            raise FileError("HDFWriter: %d labels for dim %d" % (len(self.labels), dim))
         self._check_target()
         self._output = self._start_output()
         assert self._output.file is not None
@@ -182,9 +182,9 @@ class HDFWriter:
     def _check_target(self) -> None:
         if os.path.exists(self.filename):
             if not (self._extend or self._replace):
-                raise DataError("HDF file %r exists already; remove it or choose another name" % self.filename)
+                raise FileDataError("HDF file %r exists already; remove it or choose another name" % self.filename)
         elif self._extend:
-            raise DataError("HDF file %r does not exist, so it cannot be extended" % self.filename)
+            raise FileDataError("HDF file %r does not exist, so it cannot be extended" % self.filename)
 
     def _start_output(self) -> Output:
         try:
@@ -202,7 +202,7 @@ class HDFWriter:
     def _read_state(self, file: h5py.File) -> None:
         """Read the layout of the file to be extended."""
         if "seqLengths" not in file or "inputs" not in file:
-            raise DataError("HDF file %r was not made by HDFWriter, so it cannot be extended" % self.filename)
+            raise FileDataError("HDF file %r was not made by HDFWriter, so it cannot be extended" % self.filename)
         self.num_seqs = int(file["seqLengths"].shape[0])
         self.num_timesteps = int(file["inputs"].shape[0])
         self._keys = sorted(file["targets/data"]) if "targets/data" in file else []
@@ -259,12 +259,12 @@ class HDFWriter:
         """
         streams = self._streams
         if streams is None:
-            raise DataError("HDFWriter %r is closed" % self.filename)
+            raise FileDataError("HDFWriter %r is closed" % self.filename)
         if not len(seq_tag):
             return
         self._check_keys(targets)
         if frames is None and not targets:
-            raise DataError("HDFWriter %r: there is neither main data nor a target" % self.filename)
+            raise FileDataError("HDFWriter %r: there is neither main data nor a target" % self.filename)
         with self._output.reporting():
             columns = [] if frames is None else [streams.append("inputs", frames, None)]
             for key in self._keys or []:
@@ -280,19 +280,19 @@ class HDFWriter:
 
     def _axis_lengths(self, inputs: NDArray[Any], seq_len: Lengths, batch: int) -> dict[int, NDArray[Any]]:
         if inputs.ndim != self.ndim + 1 or inputs.shape[0] != batch:
-            raise DataError(
+            raise FileDataError(
                 "HDFWriter %r: inputs of shape %s, but expected [%d sequences] and %d more axes"
                 % (self.filename, inputs.shape, batch, self.ndim)
             )
         given = dict(seq_len) if isinstance(seq_len, Mapping) else {0: seq_len}
         lengths = {int(axis): np.asarray(size, np.int64).reshape(-1) for axis, size in given.items()}
         if sorted(lengths) != list(range(len(lengths))) or len(lengths) > self.ndim:
-            raise DataError(
+            raise FileDataError(
                 "HDFWriter %r: seq_len has the axes %s; it must be the first ones" % (self.filename, sorted(lengths))
             )
         for axis, size in lengths.items():
             if size.shape != (batch,) or (size < 0).any() or (size > inputs.shape[axis + 1]).any():
-                raise DataError(
+                raise FileDataError(
                     "HDFWriter %r: lengths %s of axis %d do not fit inputs of shape %s"
                     % (self.filename, size.tolist(), axis, inputs.shape)
                 )
@@ -301,9 +301,9 @@ class HDFWriter:
     def _checked(self, extra: Optional[Mapping[str, Any]], batch: int) -> dict[str, Any]:
         for key, value in (extra or {}).items():
             if key in ("data", "sizes") or "/" in key:
-                raise DataError("HDFWriter %r: %r cannot be the name of extra data" % (self.filename, key))
+                raise FileDataError("HDFWriter %r: %r cannot be the name of extra data" % (self.filename, key))
             if len(value) != batch:
-                raise DataError(
+                raise FileDataError(
                     "HDFWriter %r: extra %r has %d entries for %d sequences" % (self.filename, key, len(value), batch)
                 )
         return dict(extra or {})
@@ -313,7 +313,7 @@ class HDFWriter:
         if self._keys is None:
             self._keys = sorted(targets)
         if sorted(targets) != self._keys:
-            raise DataError(
+            raise FileDataError(
                 "HDFWriter %r: extra data has the keys %s, but began with %s"
                 % (self.filename, sorted(targets), self._keys)
             )
@@ -327,7 +327,7 @@ class HDFWriter:
             return
         try:
             if not self.num_seqs:
-                raise DataError("HDFWriter %r: nothing was written" % self.filename)
+                raise FileDataError("HDFWriter %r: nothing was written" % self.filename)
             with self._output.reporting():
                 assert self._output.file is not None
                 self._write_facts(self._output.file)

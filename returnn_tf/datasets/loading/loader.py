@@ -14,7 +14,8 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import ConfigError, DataError, DatasetDataError, DatasetError
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.batches.batch import Batch, allocating
@@ -109,7 +110,7 @@ class BatchLoader:
 
     def __init__(self, source: Union[Dataset, Callable[[], Dataset]], *, name: Optional[str] = None, prefetch: int = 8):
         if prefetch < 1:
-            raise ConfigError("BatchLoader: prefetch is %d, but must be at least 1" % prefetch)
+            raise DatasetError("BatchLoader: prefetch is %d, but must be at least 1" % prefetch)
         self.name = name or getattr(source, "name", None) or "dataset"
         self.batch_stats = BatchStats()
         factory = _Same(source) if isinstance(source, Dataset) else source
@@ -150,7 +151,7 @@ class BatchLoader:
         :param options: as for ``Dataset.batches``
         """
         if not self._finalizer.alive:
-            raise DataError("the loader of dataset %r is closed" % self.name)
+            raise DatasetDataError("the loader of dataset %r is closed" % self.name)
         if self._current is not None:
             self._current.close()
         self._request += 1
@@ -167,7 +168,7 @@ class BatchLoader:
         except (BrokenPipeError, ConnectionError):
             pass  # it has exited; reading from the buffer raises the reason
         except Exception as exc:
-            raise ConfigError(
+            raise DatasetError(
                 "batch options of dataset %r cannot be sent to the loading process: %s. Make functions options of the "
                 "dataset instead" % (self.name, exc)
             ) from exc
@@ -183,7 +184,7 @@ class BatchLoader:
             return None
         if kind == "error":
             raise ERRORS[content[1]](content[2], topic=content[3])
-        raise DataError(death_notice(self._process, "the loading process of dataset %r" % self.name))
+        raise DatasetDataError(death_notice(self._process, "the loading process of dataset %r" % self.name))
 
     def close(self) -> None:
         """Terminate the loading process. May be called again."""

@@ -25,7 +25,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import ConfigError, DataError, DatasetDataError, DatasetError
 from returnn_tf.datasets.processes.worker import PARENTS_SIGNALS, Service, main_forked
 from returnn_tf.logging.log import log
 from returnn_tf.util.python_child import python_command
@@ -78,7 +78,7 @@ def start_process(service: Service) -> tuple[Any, Connection]:
     if content is not None and os.name == "posix":
         return _start_fresh(content)
     if not hasattr(os, "fork"):
-        raise ConfigError(
+        raise DatasetError(
             "the dataset cannot be sent to another process (%s), and this system has no fork; make it from a config "
             "file, or define its functions in an importable module" % (reason or "no sockets")
         )
@@ -188,7 +188,7 @@ class WorkerProcess:
             try:
                 message: tuple[Any, ...] = self._connection.recv()
             except (EOFError, OSError):
-                raise DataError(death_notice(self._process, self.what)) from None
+                raise DatasetDataError(death_notice(self._process, self.what)) from None
             if message[0] == "log":
                 log.pass_on(message[1], message[2])
             elif message[0] == "error":

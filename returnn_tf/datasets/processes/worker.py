@@ -117,7 +117,7 @@ def describe_error(exc: Exception) -> tuple[str, str, str]:
     User errors are unchanged, errors in the code of a config have its line, all others a traceback.
     """
     if isinstance(exc, (ConfigError, DataError)):
-        return type(exc).__name__, str(exc), exc.topic
+        return "ConfigError" if isinstance(exc, ConfigError) else "DataError", str(exc), exc.topic
     place = error_in_config(exc)
     if place is not None:
         return "DataError", place, "code-in-configs"

@@ -1,3 +1,1 @@
 """Corpora of speech: audio files with transcriptions."""
-
-ERROR_TOPIC = "data-files"

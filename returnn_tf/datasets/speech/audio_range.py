@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import FileDataError
 from returnn_tf.datasets.audio.decode import missing_wav_bytes
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.safe_files import check_regular, open_regular
@@ -32,7 +32,7 @@ def read_range(path: str, start: float, end: Optional[float]) -> tuple[NDArray[A
             rate, total = int(file.samplerate), int(file.frames)
             first, last = round(start * rate), total if end is None else round(end * rate)
             if first >= total or last > total + _TOLERANCE * rate:
-                raise DataError(
+                raise FileDataError(
                     "audio file %r has %.3f s, but the segment is from %g to %s s"
                     % (path, total / rate, start, "the end" if end is None else "%g" % end)
                 )
@@ -41,9 +41,9 @@ def read_range(path: str, start: float, end: Optional[float]) -> tuple[NDArray[A
         with open_regular(path) as content:
             cut_off = end is None and missing_wav_bytes(content, path)
     except (soundfile.SoundFileError, RuntimeError, OSError) as exc:
-        raise DataError("audio file %r cannot be decoded: %s Is it damaged?" % (path, exc)) from exc
+        raise FileDataError("audio file %r cannot be decoded: %s Is it damaged?" % (path, exc)) from exc
     if cut_off or len(samples) < min(last, total) - first:
-        raise DataError("audio file %r is incomplete: it ends within the segment from %g s on" % (path, start))
+        raise FileDataError("audio file %r is incomplete: it ends within the segment from %g s on" % (path, start))
     return samples, rate
 
 
@@ -58,7 +58,7 @@ def duration(path: str) -> float:
     try:
         return float(soundfile.info(path).duration)
     except (soundfile.SoundFileError, RuntimeError, OSError) as exc:
-        raise DataError("audio file %r cannot be read: %s" % (path, exc)) from exc
+        raise FileDataError("audio file %r cannot be read: %s" % (path, exc)) from exc
 
 
 def _check(path: str) -> None:
@@ -69,6 +69,6 @@ def _check(path: str) -> None:
     try:
         check_regular(path)
     except FileNotFoundError:
-        raise DataError("audio file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+        raise FileDataError("audio file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except OSError as exc:
-        raise DataError("audio file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+        raise FileDataError("audio file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc

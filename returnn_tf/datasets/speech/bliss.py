@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.config.options import above, option
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.tags import warn_of_unknown
@@ -86,7 +86,7 @@ class BlissDataset(IndexedUtterances["_Index"]):
         opts = self.opts
         given = {name: getattr(opts, old) for name, old in _FEATURES.items() if old in self._given}
         if opts.audio != {} and given:
-            raise ConfigError(
+            raise FileError(
                 "%s: give 'audio' or %s, not both" % (self._owner(), ", ".join(_FEATURES[name] for name in given))
             )
         return None if opts.audio is None else {**opts.audio, **given}
@@ -95,7 +95,7 @@ class BlissDataset(IndexedUtterances["_Index"]):
         opts = self.opts
         given = {name: value for name in ("vocab_file", "bpe_file") if (value := getattr(opts, name)) is not None}
         if opts.targets is not None and given:
-            raise ConfigError("%s: give 'targets' or %s, not both" % (self._owner(), ", ".join(given)))
+            raise FileError("%s: give 'targets' or %s, not both" % (self._owner(), ", ".join(given)))
         return opts.targets if opts.targets is not None else given or None
 
     def read_index(self) -> _Index:
@@ -105,7 +105,7 @@ class BlissDataset(IndexedUtterances["_Index"]):
         with self._wanted_by("path"):
             index = _Index(local_copy(opts.path, wanted=opts.use_cache_manager), allowed)
         if not len(index):
-            raise DataError(
+            raise FileDataError(
                 "%s: corpus %r has no segments%s"
                 % (self._owner(), opts.path, " that are in segment_file %r" % opts.segment_file if allowed else "")
             )
@@ -114,7 +114,7 @@ class BlissDataset(IndexedUtterances["_Index"]):
         twice = index.names.repeated()
         if twice:
             text = "%s: corpus %r has several segments of the same name, e.g. %r. Rename them"
-            raise DataError(text % (self._owner(), opts.path, index.names[twice[0]]))
+            raise FileDataError(text % (self._owner(), opts.path, index.names[twice[0]]))
         return index
 
     def tag(self, index: int) -> str:
@@ -147,13 +147,15 @@ class BlissDataset(IndexedUtterances["_Index"]):
         track, channels = self.index.tracks[index], 1 if samples.ndim == 1 else samples.shape[1]
         if track >= channels:
             text = "audio file %r has %d channel%s, but no track %d (they count from 0)"
-            raise DataError(text % (path, channels, "" if channels == 1 else "s", track))
+            raise FileDataError(text % (path, channels, "" if channels == 1 else "s", track))
         return samples if samples.ndim == 1 else np.ascontiguousarray(samples[:, track]), rate
 
     def _recording(self, index: int) -> str:
         path = self.file_of(index)
         if not path:
-            raise DataError("corpus %r: the recording of segment %r has no audio" % (self.opts.path, self.tag(index)))
+            raise FileDataError(
+                "corpus %r: the recording of segment %r has no audio" % (self.opts.path, self.tag(index))
+            )
         return path
 
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import DataError, FileDataError, FileError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
@@ -44,7 +44,7 @@ class ZipPart:
         self._archive = ZipArchive(local_copy(path, wanted=use_cache_manager))
         first = next(iter(self._archive.rows), "")
         if not first.startswith(_ROOT):
-            raise DataError(
+            raise FileDataError(
                 "zip file %r: its first member is %r, but in a part of LibriSpeech all are in %s" % (path, first, _ROOT)
             )
         self._prefix = "%s%s/" % (_ROOT, self.name)
@@ -62,7 +62,7 @@ class ZipPart:
     def audio(self, name: str, row: int) -> bytes:
         """Return the content of an audio file."""
         if row < 0:
-            raise DataError("zip file %r has no audio file %r" % (self.path, self._prefix + name))
+            raise FileDataError("zip file %r has no audio file %r" % (self.path, self._prefix + name))
         return self._archive.read(row, self._prefix + name)
 
     def file(self, name: str) -> str:
@@ -126,16 +126,14 @@ def find_parts(path: str, prefix: str, *, use_zip: bool, where: str) -> list[str
     """
     ending = ".zip" if use_zip else ""
     if prefix.split("-")[0] not in _SETS:
-        raise ConfigError(
-            "%s: option 'prefix' is %r, but must begin with one of %s" % (where, prefix, ", ".join(_SETS))
-        )
+        raise FileError("%s: option 'prefix' is %r, but must begin with one of %s" % (where, prefix, ", ".join(_SETS)))
     if not os.path.isdir(path):
-        raise ConfigError(
+        raise FileError(
             "%s: option 'path' is %r, which is no directory (current directory: %s)" % (where, path, os.getcwd())
         )
     proof = os.path.join(path, _PROOF + ending)
     if not os.path.exists(proof):
-        raise ConfigError(
+        raise FileError(
             "%s: %r does not exist, so 'path' is not the directory of LibriSpeech with %s. Set use_zip=%s, or make an "
             "empty one if this part is not wanted"
             % (where, proof, "a zip file for every part" if use_zip else "a directory for every part", not use_zip)
@@ -144,7 +142,7 @@ def find_parts(path: str, prefix: str, *, use_zip: bool, where: str) -> list[str
     found = glob.glob(os.path.join(glob.escape(path), glob.escape(prefix) + "*" + ending))
     found = sorted(part for part in found if use_zip or os.path.isdir(part))
     if not found:
-        raise ConfigError("%s: there is no %r" % (where, pattern))
+        raise FileError("%s: there is no %r" % (where, pattern))
     return found
 
 
@@ -177,7 +175,7 @@ class LibriSpeechIndex:
             for line in filter(None, (line.strip() for line in content.split("\n"))):
                 match = _LINE.fullmatch(line)
                 if not match:
-                    raise DataError(
+                    raise FileDataError(
                         "transcript %r: the line %r does not have the form 'speaker-chapter-number text'"
                         % (path, line[:100])
                     )
@@ -187,9 +185,9 @@ class LibriSpeechIndex:
                 try:
                     self._texts.append(self._post_process(text or ""))
                 except DataError as exc:
-                    raise DataError("transcript %r, utterance %s: %s" % (path, "-".join(ids), exc)) from exc
+                    raise FileDataError("transcript %r, utterance %s: %s" % (path, "-".join(ids), exc)) from exc
         if len(self._texts) == before:
-            raise DataError(
+            raise FileDataError(
                 "%r has no transcripts <speaker>/<chapter>/<speaker>-<chapter>.trans.txt%s"
                 % (part.path, "; was the zip file renamed?" if isinstance(part, ZipPart) else "")
             )
@@ -267,7 +265,7 @@ def _decoded(content: bytes, name: str) -> str:
     try:
         return content.decode("utf8")
     except UnicodeDecodeError as exc:
-        raise DataError("transcript %r is not UTF-8 text: %s" % (name, exc)) from exc
+        raise FileDataError("transcript %r is not UTF-8 text: %s" % (name, exc)) from exc
 
 
 _CLASSES = {"bpe": "BytePairEncoding", "chars": "CharacterTargets"}
@@ -343,15 +341,15 @@ class LibriSpeechCorpus(UtterancesInFiles[LibriSpeechIndex]):
         targets = opts.targets
         if targets is not None and not isinstance(targets, str):
             if given:
-                raise ConfigError("%s: give 'targets' or %r, not both" % (self._owner(), given[0]))
+                raise FileError("%s: give 'targets' or %r, not both" % (self._owner(), given[0]))
             return targets
         if isinstance(targets, str) and targets not in _CLASSES:
             hint = did_you_mean(targets, _CLASSES)
-            raise ConfigError("%s: option 'targets' is %r. %s" % (self._owner(), targets, hint))
+            raise FileError("%s: option 'targets' is %r. %s" % (self._owner(), targets, hint))
         if len(given) == 2:
-            raise ConfigError("%s: give 'bpe' or 'chars', not both" % self._owner())
+            raise FileError("%s: give 'bpe' or 'chars', not both" % self._owner())
         if targets is not None and given != [targets]:
-            raise ConfigError("%s: targets=%r needs the option %r" % (self._owner(), targets, targets))
+            raise FileError("%s: targets=%r needs the option %r" % (self._owner(), targets, targets))
         return {"class": _CLASSES[given[0]], **getattr(opts, given[0])} if given else None
 
     def read_index(self) -> LibriSpeechIndex:
@@ -382,7 +380,7 @@ class LibriSpeechCorpus(UtterancesInFiles[LibriSpeechIndex]):
             names = [subdirs] if isinstance(subdirs, str) else list(subdirs)
             order = order[np.isin(self.index.part_names()[order].astype(str), names)]
             if not len(order):
-                raise DataError(
+                raise FileDataError(
                     "%s: epoch %d is empty: epoch_wise_filter wants the subdirs %r. %s"
                     % (self._owner(), epoch, names, did_you_mean(str(names[0] if names else ""), self._part_names()))
                 )

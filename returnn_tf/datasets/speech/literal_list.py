@@ -7,8 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from returnn_tf.config import DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import DataError, FileDataError, shown
 
 _STRING = r"""[uU]?(?:'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*")"""
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?![\w.])"
@@ -62,7 +61,7 @@ class _Reader:
         self._skip_space()
         if self._text[self._start : self._start + 1] != "[":
             found = self._text[self._start : self._start + 30]
-            raise DataError("%s must be a list of dicts, but begins with %r" % (self.where, found))
+            raise FileDataError("%s must be a list of dicts, but begins with %r" % (self.where, found))
         self._start += 1
         self._skip_space()
         while self._text[self._start : self._start + 1] != "]":
@@ -72,7 +71,7 @@ class _Reader:
         self._start += 1
         self._skip_space()
         if self._start < len(self._text):
-            raise DataError("%s goes on after its list: %r" % (self.where, self._text[self._start :][:30]))
+            raise FileDataError("%s goes on after its list: %r" % (self.where, self._text[self._start :][:30]))
 
     def _entry(self) -> dict[str, Any]:
         """Return the dict at the current place."""
@@ -156,7 +155,7 @@ class _Reader:
             if not self._more():
                 self._skip_space()
                 found = self._text[self._start : self._start + 30]
-                raise DataError(
+                raise FileDataError(
                     "%s: after entry %d there is %s, not ',' or ']'. Was it copied completely?"
                     % (self.where, self._number - 1, repr(found) if found else "the end")
                 )
@@ -184,7 +183,7 @@ class _Reader:
             try:
                 pieces.append(self._decoder.decode(piece or b"", self._ended))
             except UnicodeDecodeError as exc:
-                raise DataError("%s is not UTF-8 text: %s" % (self.where, exc)) from exc
+                raise FileDataError("%s is not UTF-8 text: %s" % (self.where, exc)) from exc
             size += len(pieces[-1])
         self._text = "".join(pieces)
         self._start = 0
@@ -202,7 +201,7 @@ class _Reader:
         return self._error("%s is not expected there%s" % (shown(found, most=100), fix))
 
     def _error(self, text: str) -> DataError:
-        return DataError("%s: entry %d: %s" % (self.where, self._number, text))
+        return FileDataError("%s: entry %d: %s" % (self.where, self._number, text))
 
 
 def _value(text: str) -> Any:

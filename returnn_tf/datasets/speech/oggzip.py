@@ -13,8 +13,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import FileDataError, FileError, shown
 from returnn_tf.config.options import between, option
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
@@ -61,7 +60,7 @@ class OggZipPart:
         member = self.name + ".txt"
         if member not in self.archive.rows:
             texts = [name for name in self.archive.rows if name.endswith(".txt") and "/" not in name]
-            raise DataError(
+            raise FileDataError(
                 "zip file %r has no text %r%s"
                 % (
                     self.archive.path,
@@ -111,7 +110,7 @@ class OggZipIndex:
             if allowed is None or tag in allowed:
                 self._add(number, part, tag, entry)
         if not count:
-            raise DataError("the text of %s has no entries" % _place(part))
+            raise FileDataError("the text of %s has no entries" % _place(part))
         self.num_read += count
 
     def _check_first(self, part: OggZipPart, entry: Mapping[str, Any]) -> None:
@@ -130,7 +129,7 @@ class OggZipIndex:
                 "; set audio=None to read the text alone" if self._with_audio else ", or there must be a 'seq_name'",
             )
         if fault:
-            raise DataError("the text of %s: first entry: %s" % (_place(part), fault))
+            raise FileDataError("the text of %s: first entry: %s" % (_place(part), fault))
 
     def _add(self, number: int, part: OggZipPart, tag: str, entry: Mapping[str, Any]) -> None:
         text, file = entry.get("text"), entry.get("file")
@@ -175,7 +174,7 @@ class OggZipIndex:
         """Return the text of an entry."""
         entry = self._entry(index)
         if entry in self._faults:
-            raise DataError(self._faults[entry])
+            raise FileDataError(self._faults[entry])
         return self._texts[entry]
 
     def lengths(self) -> NDArray[Any]:
@@ -187,7 +186,9 @@ class OggZipIndex:
         lengths = lengths if self._order is None else lengths[self._order]
         unknown = np.flatnonzero(lengths == _UNKNOWN)
         if len(unknown):
-            raise DataError("sequence %r has no duration, or one that is no number of seconds" % self.tag(unknown[0]))
+            raise FileDataError(
+                "sequence %r has no duration, or one that is no number of seconds" % self.tag(unknown[0])
+            )
         return lengths
 
     def file_of(self, index: int) -> str:
@@ -205,19 +206,19 @@ class OggZipIndex:
         """Return the content of the audio file of an entry, or its path."""
         part, file = self._audio_file(index)
         if not file:
-            raise DataError("it has no 'file' with audio; set audio=None to read the text alone")
+            raise FileDataError("it has no 'file' with audio; set audio=None to read the text alone")
         if part.folder is not None:
             path = os.path.normpath(file)
             if os.path.isabs(path) or path.split(os.sep)[0] == os.pardir:
-                raise DataError("its 'file' %r is not in the directory %r of the corpus" % (file, part.folder))
+                raise FileDataError("its 'file' %r is not in the directory %r of the corpus" % (file, part.folder))
             return os.path.join(part.folder, file)
         if part.archive is None:
-            raise DataError(
+            raise FileDataError(
                 "text %r has no zip file %r beside it in the option 'path'" % (part.text, part.name + ".zip")
             )
         row, name = self._rows[self._entry(index)], self._member(part, file)
         if row == _UNKNOWN:
-            raise DataError("zip file %r has no audio file %r" % (part.archive.path, name))
+            raise FileDataError("zip file %r has no audio file %r" % (part.archive.path, name))
         return part.archive.read(row, name)
 
     def close(self) -> None:
@@ -252,9 +253,9 @@ def _file_pieces(path: str) -> Iterator[bytes]:
             while piece := file.read(_PIECE):
                 yield piece
     except FileNotFoundError:
-        raise DataError("text %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+        raise FileDataError("text %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except (OSError, EOFError, zlib.error) as exc:
-        raise DataError("text %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from exc
+        raise FileDataError("text %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from exc
 
 
 _TEXT = ".txt.gz"
@@ -332,13 +333,13 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         """Return the internal name of each path."""
         opts = self.opts
         if not self._paths:
-            raise ConfigError("%s: option 'path' is empty" % self._owner())
+            raise FileError("%s: option 'path' is empty" % self._owner())
         names = opts.content_name
         if names is None:
             return [self._name_of(path) for path in self._paths]
         names = [names] * len(self._paths) if isinstance(names, str) else names
         if len(names) != len(self._paths) or not all(isinstance(name, str) for name in names):
-            raise ConfigError(
+            raise FileError(
                 "%s: option 'content_name' must be a name, or a list with one for each of the %d paths, not %r"
                 % (self._owner(), len(self._paths), opts.content_name)
             )
@@ -357,7 +358,7 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
             return [OggZipPart(os.path.basename(folder), text=folder + ".txt", folder=folder)]
         for path in self._paths:
             if not path.endswith((".zip", _TEXT)):
-                raise DataError(
+                raise FileDataError(
                     "%s: %r is neither a .zip file nor a .txt.gz file%s"
                     % (
                         self._owner(),
@@ -392,7 +393,7 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
             return None
         for name in ("content_name", "resolve_symlink_for_name", "use_cache_manager"):
             if getattr(opts, name):
-                raise ConfigError("%s: option %r is for zip files, but %r is a directory" % (self._owner(), name, path))
+                raise FileError("%s: option %r is for zip files, but %r is a directory" % (self._owner(), name, path))
         return path
 
     def _local(self, path: str) -> str:
@@ -409,7 +410,7 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
             allowed=allowed,
         )
         if not len(index):
-            raise DataError(
+            raise FileDataError(
                 "%s: none of its %d sequences is in segment_file %r (%d tags)"
                 % (self._owner(), index.num_read, opts.segment_file, len(allowed or ()))
             )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import FileDataError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.audio.decode import missing_wav_bytes
 from returnn_tf.datasets.audio.packages import optional_package
@@ -71,11 +71,11 @@ class RawWavDataset(Dataset):
             with open_regular(path) as content:
                 missing = missing_wav_bytes(content, path)
         except (OSError, RuntimeError) as exc:
-            raise DataError("file %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from None
+            raise FileDataError("file %r cannot be read: %s" % (path, getattr(exc, "strerror", None) or exc)) from None
         if missing:
-            raise DataError("file %r is incomplete: %d bytes of it are missing" % (path, missing))
+            raise FileDataError("file %r is incomplete: %d bytes of it are missing" % (path, missing))
         if samples.ndim != 1 or not len(samples):
-            raise DataError("file %r must have one channel and some samples, but has %s" % (path, samples.shape))
+            raise FileDataError("file %r must have one channel and some samples, but has %s" % (path, samples.shape))
         length, shift = self.opts.frameLength, self.opts.frameShift
         count = max(-(-(len(samples) - length) // shift), 0) + 1
         padded = np.zeros((count - 1) * shift + length, np.float32)

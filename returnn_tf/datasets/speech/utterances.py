@@ -10,7 +10,7 @@ from typing import Any, Generic, Optional, Protocol, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import ConfigError, DataError, FileDataError, FileError
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -63,7 +63,7 @@ class UtteranceDataset(Dataset):
         labels = list(labels) if isinstance(labels, (list, tuple)) else None
         dim = getattr(self.targets, "num_labels", None)
         if dim is None and labels is None:
-            raise ConfigError("%s: targets %r have neither num_labels nor labels" % (self._owner(), self.targets))
+            raise FileError("%s: targets %r have neither num_labels nor labels" % (self._owner(), self.targets))
         return DataSpec(
             dim=int(len(labels or ()) if dim is None else dim),
             ndim=1,
@@ -164,7 +164,7 @@ class UtteranceDataset(Dataset):
         try:
             return self.features.extract(samples, rate, rng=rng, seq_name=self.tag(index))
         except (ConfigError, DataError) as exc:
-            raise DataError("audio file %r: %s" % (self.file_of(index), exc)) from exc
+            raise FileDataError("audio file %r: %s" % (self.file_of(index), exc)) from exc
 
     def _labels(self, index: int, seed: list[int]) -> NDArray[Any]:
         with self._labels_lock:  # a vocabulary that samples has one generator, and functions are those of the user
@@ -178,7 +178,7 @@ def _encoded(text: str) -> bytes:
     try:
         return text.encode("utf8")
     except UnicodeEncodeError as exc:
-        raise DataError("its text %r has characters that UTF-8 lacks: %s" % (text[:100], exc)) from None
+        raise FileDataError("its text %r has characters that UTF-8 lacks: %s" % (text[:100], exc)) from None
 
 
 def random_subset(count: int, subset: Optional[float], seed: int, owner: str) -> Optional[NDArray[Any]]:
@@ -190,13 +190,13 @@ def random_subset(count: int, subset: Optional[float], seed: int, owner: str) ->
     if not subset:
         return None
     if not 0 < subset < np.inf or (subset > 1 and subset != int(subset)):
-        raise ConfigError(
+        raise FileError(
             "%s: option 'fixed_random_subset' is %r, but must be a number of sequences, or a fraction below 1"
             % (owner, subset)
         )
     kept = int(subset * count) if subset < 1 else int(subset)
     if count and not kept:
-        raise ConfigError(
+        raise FileError(
             "%s: option 'fixed_random_subset' is %r, which leaves none of %d sequences" % (owner, subset, count)
         )
     order = list(range(count))  # a list: an array would be shuffled in another way by some versions of numpy
@@ -263,7 +263,7 @@ class IndexedUtterances(UtteranceDataset, Generic[SomeIndex]):
         except DataError as exc:  # of a file, which does not know its dataset
             if str(exc).startswith(self._owner()):
                 raise
-            raise DataError("%s: %s" % (self._owner(), exc)) from exc
+            raise FileDataError("%s: %s" % (self._owner(), exc)) from exc
 
     @property
     def num_seqs(self) -> int:

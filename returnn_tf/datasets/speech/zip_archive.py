@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, FileDataError
 from returnn_tf.datasets.core.safe_files import check_regular
 
 _ENCRYPTED = 0x1
@@ -40,11 +40,11 @@ class ZipArchive:
             with zipfile.ZipFile(path) as file:
                 infos = file.infolist()
         except FileNotFoundError:
-            raise DataError("zip file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+            raise FileDataError("zip file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
         except OSError as exc:
-            raise DataError("zip file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+            raise FileDataError("zip file %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as exc:
-            raise DataError("zip file %r cannot be read: %s. Was it copied completely?" % (path, exc)) from exc
+            raise FileDataError("zip file %r cannot be read: %s. Was it copied completely?" % (path, exc)) from exc
         facts = [(i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type, i.flag_bits) for i in infos]
         self._members: NDArray[Any] = np.array(facts, _FIELDS)
         self._rows: Optional[dict[str, int]] = {info.filename: row for row, info in enumerate(infos)}
@@ -160,7 +160,7 @@ class ZipArchive:
                 packed = unpack.unconsumed_tail
 
     def _error(self, name: str, text: str) -> DataError:
-        return DataError("zip file %r: member %r cannot be read: %s" % (self.path, name, text))
+        return FileDataError("zip file %r: member %r cannot be read: %s" % (self.path, name, text))
 
     def close(self) -> None:
         """Close the file; it is reopened on demand."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DatasetError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.epoch import Epoch
@@ -64,7 +64,7 @@ class AnythingDataset(Dataset):
             assert isinstance(epoch_reader, Epoch)
             return epoch_reader
         if chosen.seq_order is not None:
-            raise ConfigError("%s: give seq_list or seq_order, not both" % self._owner())
+            raise DatasetError("%s: give seq_list or seq_order, not both" % self._owner())
         order = np.arange(len(chosen.seq_list))
         order = order if chosen.share is None else chosen.share.of_order(order)
         return _TaggedEpoch(self, epoch, order, keys, chosen.seq_list)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import DatasetError, did_you_mean
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -126,7 +126,7 @@ class DummyDatasetMultipleDataKeys(_CounterDataset):
         for key in self.opts.data_keys:
             for name, table in (("output_dim", self.opts.output_dim), ("seq_len", self.opts.seq_len)):
                 if not isinstance(table, int) and key not in table:
-                    raise ConfigError(
+                    raise DatasetError(
                         "%s: %s lacks the key %r. %s" % (self._owner(), name, key, did_you_mean(key, table))
                     )
             dims[key] = dim_and_ndim(self.opts.output_dim[key], option="output_dim", ndim=2)
@@ -167,7 +167,7 @@ class DummyGenericDataset(GeneratingDataset):
         if isinstance(given, Mapping):
             for key in given:
                 if key not in specs:
-                    raise ConfigError(
+                    raise DatasetError(
                         "%s: option 'seq_lens' has the key %r, which data_template lacks. %s"
                         % (self._owner(), key, did_you_mean(key, specs))
                     )
@@ -180,7 +180,7 @@ class DummyGenericDataset(GeneratingDataset):
             return _DEFAULT_RANGE
         ends = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
         if len(ends) != 2 or not all(is_int(end) for end in ends) or not 0 <= ends[0] <= ends[1]:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: option 'seq_lens': %r must be a number of frames or (least, most)" % (self._owner(), value)
             )
         return int(ends[0]), int(ends[1])

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import DatasetDataError, DatasetError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, num_frames, spec_of_array
@@ -52,17 +52,17 @@ class StaticDataset(Dataset):
         self.data_specs = self.windowed(specs)
         for index, seq in enumerate(self._data):
             if set(seq) != set(first):
-                raise DataError(
+                raise DatasetDataError(
                     "%s: sequence %d has the keys %s, but the first one %s"
                     % (self._owner(), index, sorted(seq), sorted(first))
                 )
         for key in list(self.opts.target_list or []) + list(self.opts.output_dim or {}):
             if first and key not in first:
-                raise ConfigError("%s: there is no data key %r. %s" % (self._owner(), key, did_you_mean(key, first)))
+                raise DatasetError("%s: there is no data key %r. %s" % (self._owner(), key, did_you_mean(key, first)))
 
     def _arrays(self, index: int, seq: Any) -> dict[str, NDArray[Any]]:
         if not isinstance(seq, dict) or not seq:
-            raise ConfigError(
+            raise DatasetError(
                 "%s: sequence %d must be a dict of arrays, not %s" % (self._owner(), index, type(seq).__name__)
             )
         arrays = {}
@@ -70,7 +70,7 @@ class StaticDataset(Dataset):
             try:
                 arrays[key] = np.asarray(value)
             except ValueError as exc:
-                raise ConfigError(
+                raise DatasetError(
                     "%s: sequence %d, data key %r is no array: %s" % (self._owner(), index, key, exc)
                 ) from None
         return arrays

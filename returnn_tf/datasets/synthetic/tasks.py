@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DatasetError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.generating import GeneratingDataset, SymbolTask, choose
@@ -60,7 +60,7 @@ class CopyTaskDataset(GeneratingDataset):
         """Return sparse specs for both keys."""
         count = self.opts.nsymbols
         if not 1 <= count <= 128:
-            raise ConfigError("%s: nsymbols is %d, but must be from 1 to 128" % (self._owner(), count))
+            raise DatasetError("%s: nsymbols is %d, but must be from 1 to 128" % (self._owner(), count))
         return {key: DataSpec(dim=count, ndim=1, dtype="int8") for key in ("data", "classes")}
 
     def generate(self, rng: np.random.RandomState, index: int, epoch: int) -> dict[str, NDArray[Any]]:
@@ -69,7 +69,7 @@ class CopyTaskDataset(GeneratingDataset):
         low = int(opts.minlen + opts.minlen_epoch_factor * epoch)
         high = int(opts.maxlen + opts.maxlen_epoch_factor * epoch)
         if not 0 <= low <= high:
-            raise ConfigError("%s: in epoch %d lengths would be from %d to %d" % (self._owner(), epoch, low, high))
+            raise DatasetError("%s: in epoch %d lengths would be from %d to %d" % (self._owner(), epoch, low, high))
         length = rng.randint(low, high + 1)
         symbols = np.array([rng.randint(0, opts.nsymbols) for _ in range(length)], np.int8)
         return {"data": symbols, "classes": symbols}
@@ -97,9 +97,9 @@ class TaskNumberBaseConvertDataset(GeneratingDataset):
         opts = self.opts
         for name in ("input_base", "output_base"):
             if not 2 <= getattr(opts, name) <= len(_DIGITS):
-                raise ConfigError("%s: %s must be from 2 to %d" % (self._owner(), name, len(_DIGITS)))
+                raise DatasetError("%s: %s must be from 2 to %d" % (self._owner(), name, len(_DIGITS)))
         if not 1 <= opts.min_input_seq_len <= opts.max_input_seq_len:
-            raise ConfigError("%s: min_input_seq_len must be from 1 to max_input_seq_len" % self._owner())
+            raise DatasetError("%s: min_input_seq_len must be from 1 to max_input_seq_len" % self._owner())
         bases = {"data": opts.input_base, "classes": opts.output_base}
         return {
             key: DataSpec(dim=base, ndim=1, dtype="int64", labels=tuple(_DIGITS[:base])) for key, base in bases.items()

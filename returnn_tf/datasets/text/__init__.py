@@ -1,3 +1,1 @@
 """Datasets of text: transcriptions, language modelling, translation."""
-
-ERROR_TOPIC = "text-data"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import IO, Any, Optional
 from xml.etree import ElementTree
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, TextDataError
 from returnn_tf.datasets.core.safe_files import open_regular
 
 #: The first line of a file with the name of its encoding, perhaps behind a byte order mark.
@@ -86,7 +86,9 @@ class BlissSegment:
         if end == float("inf"):
             end = None
         if end is not None and end <= (start or 0):
-            raise DataError("segment %r ends at %s, before it starts at %s" % (self.name, self.end, self.start or 0))
+            raise TextDataError(
+                "segment %r ends at %s, before it starts at %s" % (self.name, self.end, self.start or 0)
+            )
         return start or 0.0, end
 
     def _time(self, what: str, text: Optional[str]) -> Optional[float]:
@@ -96,7 +98,7 @@ class BlissSegment:
             value = float(text)
             if value >= 0:
                 return value
-        raise DataError("segment %r: %s %r is not a time in seconds" % (self.name, what, text))
+        raise TextDataError("segment %r: %s %r is not a time in seconds" % (self.name, what, text))
 
 
 def is_bliss(path: str) -> bool:
@@ -113,7 +115,7 @@ def is_bliss(path: str) -> bool:
         except (ElementTree.ParseError, StopIteration, ValueError):
             return False
         except (OSError, EOFError, zlib.error) as exc:
-            raise DataError("file %r cannot be read: %s" % (path, exc)) from exc
+            raise TextDataError("file %r cannot be read: %s" % (path, exc)) from exc
         return bool(root.tag == "corpus")
 
 
@@ -155,11 +157,11 @@ class _Reader:
             except (OSError, EOFError, zlib.error, ElementTree.ParseError, ValueError) as exc:
                 if isinstance(exc, DataError):
                     raise
-                raise DataError("Bliss corpus %r cannot be read: %s" % (self.path, exc)) from exc
+                raise TextDataError("Bliss corpus %r cannot be read: %s" % (self.path, exc)) from exc
 
     def _start(self, element: Any) -> Iterator[BlissSegment]:
         if not self._open and element.tag != "corpus":
-            raise DataError(
+            raise TextDataError(
                 "%r is not a Bliss corpus: its root element is <%s>, not <corpus>" % (self.path, element.tag)
             )
         self._open.append(element)
@@ -192,7 +194,9 @@ class _Reader:
         speaker = element.find("speaker")
         track = element.get("track")
         if track and not track.isdecimal():
-            raise DataError("Bliss corpus %r: segment %r: track %r is not a number" % (self.path, self._name(), track))
+            raise TextDataError(
+                "Bliss corpus %r: segment %r: track %r is not a number" % (self.path, self._name(), track)
+            )
         return BlissSegment(
             name=self._name(),
             orth=None if orth is None else "".join(orth.itertext()),
@@ -208,10 +212,10 @@ class _Reader:
 
     def _included(self, element: Any) -> Iterator[BlissSegment]:
         if self.depth >= _MOST_INCLUDES:
-            raise DataError("Bliss corpus %r: more than %d files include each other" % (self.path, _MOST_INCLUDES))
+            raise TextDataError("Bliss corpus %r: more than %d files include each other" % (self.path, _MOST_INCLUDES))
         name = element.get("file")
         if not name:
-            raise DataError("Bliss corpus %r: an <include> has no attribute 'file'" % self.path)
+            raise TextDataError("Bliss corpus %r: an <include> has no attribute 'file'" % self.path)
         # the root of an included file stands for the corpus that includes it, so its name is not repeated
         path = os.path.join(os.path.dirname(self.path), name)
         yield from _Included(path, prefix=self.prefix + tuple(self._names), depth=self.depth + 1)
@@ -230,13 +234,13 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     try:
         raw = open_regular(path)
     except OSError as exc:
-        raise DataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+        raise TextDataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
     with raw:
         try:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
         except OSError as exc:
-            raise DataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+            raise TextDataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
         if not packed:
             yield raw
             return
@@ -269,9 +273,9 @@ class Lexicon:
             raise
         except (OSError, EOFError, zlib.error, ElementTree.ParseError, ValueError) as exc:
             reason = getattr(exc, "strerror", None) or exc
-            raise DataError("the lexicon %r can't be read: %s" % (filename, reason)) from exc
+            raise TextDataError("the lexicon %r can't be read: %s" % (filename, reason)) from exc
         if not self.phonemes and not self.lemmas:
-            raise DataError("%r is no lexicon: it has neither phonemes nor lemmas." % filename)
+            raise TextDataError("%r is no lexicon: it has neither phonemes nor lemmas." % filename)
 
     def _read(self, file: Any) -> None:
         for _, element in ElementTree.iterparse(decoded(file)):
@@ -298,7 +302,7 @@ class Lexicon:
             text = (orth.text or "").strip()
             entry = {"orth": text, "phons": phons}
             if self.lemmas.setdefault(text, entry) != entry:
-                raise DataError(
+                raise TextDataError(
                     "lexicon %r: %r has different pronunciations in several lemmas. Join these lemmas."
                     % (self.filename, text)
                 )

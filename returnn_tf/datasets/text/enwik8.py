@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import TextDataError, TextError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -63,7 +63,7 @@ class Enwik8Corpus(Dataset):
         plain, packed = os.path.join(folder, _FILE), os.path.join(folder, _ZIP)
         path = plain if os.path.isfile(plain) else packed
         if not os.path.isfile(path):
-            raise ConfigError(
+            raise TextError(
                 "%s: there is neither %r nor %r in %r, and nothing is downloaded. Get it from "
                 "http://mattmahoney.net/dc/enwik8.zip" % (self._owner(), _FILE, _ZIP, folder)
             )
@@ -75,10 +75,10 @@ class Enwik8Corpus(Dataset):
                 with zipfile.ZipFile(path) as archive, archive.open(_FILE) as member:
                     content = member.read(_SIZE + 1)
         except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as exc:
-            raise DataError("%s: %r can't be read: %s" % (self._owner(), path, exc)) from exc
+            raise TextDataError("%s: %r can't be read: %s" % (self._owner(), path, exc)) from exc
         if len(content) != _SIZE:
             much = "more than %d" % _SIZE if len(content) > _SIZE else "%d" % len(content)
-            raise DataError("%s: %r has %s bytes, not %d; is it enwik8?" % (self._owner(), path, much, _SIZE))
+            raise TextDataError("%s: %r has %s bytes, not %d; is it enwik8?" % (self._owner(), path, much, _SIZE))
         return content
 
     @property

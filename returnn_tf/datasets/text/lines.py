@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import TextDataError
 from returnn_tf.datasets.text.bliss import is_bliss, read_bliss
 
 _NEWLINE = 10
@@ -83,7 +83,7 @@ class LineIndex:
         self._line_start = int(ends[-1]) + 1
         lengths = ends - starts
         if int(lengths.max()) > _LONGEST_LINE:
-            raise DataError("text file %r has a line of more than 4 GB; is it a text?" % self._path)
+            raise TextDataError("text file %r has a line of more than 4 GB; is it a text?" % self._path)
         if self._skip_empty:
             keep = lengths > 0 if signs is None else np.asarray(signs) > 0
             if not keep.all():
@@ -151,7 +151,7 @@ class LineTags:
             digits = str(tag)[len(self._prefix) :]
             number = int(digits) if digits.isascii() and digits.isdecimal() else num_lines
             if number >= num_lines or self.tag(number) != tag:
-                raise DataError(
+                raise TextDataError(
                     "%s has no sequence %r, only %r to %r." % (self._where, tag, self.tag(0), self.tag(num_lines - 1))
                 )
             found.append(number)
@@ -184,11 +184,11 @@ class TextLines:
             weakref.finalize(self, os.close, self._file)  # datasets are not closed
             self._size = os.fstat(self._file).st_size
             if not self._size:
-                raise DataError("text file %r is empty." % path)
+                raise TextDataError("text file %r is empty." % path)
             for start, block in self._blocks():
                 self._index.add(start, block)
         except (OSError, EOFError, zlib.error) as exc:
-            raise DataError("text file %r can't be read: %s" % (path, exc)) from exc
+            raise TextDataError("text file %r can't be read: %s" % (path, exc)) from exc
         self.keeps_open_end = packed or keep_open_end
         self.has_open_end = self._index.finish(self._size, keep_open_end=self.keeps_open_end)
 
@@ -201,7 +201,7 @@ class TextLines:
         while len(content) < size:  # at most 2 GB at once
             more = os.pread(self._file, size - len(content), start + len(content))
             if not more:
-                raise DataError("text file %r became shorter while it was in use." % self.path)
+                raise TextDataError("text file %r became shorter while it was in use." % self.path)
             content += more
         return content
 
@@ -235,7 +235,7 @@ class TextLines:
         try:
             return content.decode("utf8")
         except UnicodeDecodeError as exc:
-            raise DataError("%s: it is not UTF-8: %s" % (self.place(index), exc)) from None
+            raise TextDataError("%s: it is not UTF-8: %s" % (self.place(index), exc)) from None
 
     def place(self, index: int) -> str:
         """Return file and number of a line, for messages."""

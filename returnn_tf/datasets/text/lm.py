@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DataError, TextDataError, TextError
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
@@ -53,11 +53,11 @@ class CorpusLines:
         given = result_of_config(where, given) if callable(given) else given
         paths = [path_of(path, where=where) for path in _as_list(given)]
         if not paths:
-            raise ConfigError("%s: corpus_file names no file." % self._where)
+            raise TextError("%s: corpus_file names no file." % self._where)
         for path in paths:
             if not os.path.isfile(path):
                 problem = "is not a file" if os.path.exists(path) else "does not exist"
-                raise DataError(
+                raise TextDataError(
                     "%s: corpus_file %r %s (current directory: %s)." % (self._where, path, problem, os.getcwd())
                 )
         return paths
@@ -92,7 +92,7 @@ class CorpusLines:
             return tags
         if len(given) != len(files):
             text = "%s: there are %d files in seq_list_file, but %d in corpus_file."
-            raise ConfigError(text % (self._where, len(given), len(files)))
+            raise TextError(text % (self._where, len(given), len(files)))
         tags = []
         for path, file in zip(given, files):
             with wanted_by(where):
@@ -105,7 +105,7 @@ class CorpusLines:
         if len(tags) != num_lines:
             text = "%s: seq_list_file %r has %d tags, but %s has %d sequences%s."
             kept = " (empty lines do not count)" if self._opts.skip_empty_lines else ""
-            raise DataError(text % (self._where, path, len(tags), what, num_lines, kept))
+            raise TextDataError(text % (self._where, path, len(tags), what, num_lines, kept))
 
     def __len__(self) -> int:
         self._open()
@@ -154,6 +154,8 @@ def _as_list(value: Any) -> list[Any]:
 
 class InvalidSequence(DataError):
     """A sequence has what there is no label for."""
+
+    class_topic = "text-data"
 
 
 class InOrderEpoch(Epoch):
@@ -297,11 +299,9 @@ class LmDataset(Dataset):
         try:
             dtype = np.dtype(given)
         except TypeError:
-            raise ConfigError("%s: dtype %r is not known" % (self._owner(), given)) from None
+            raise TextError("%s: dtype %r is not known" % (self._owner(), given)) from None
         if dtype.kind not in "iu" or np.iinfo(dtype).max < num_labels - 1:
-            raise ConfigError(
-                "%s: dtype %r can't hold %d labels; use %r" % (self._owner(), given, num_labels, smallest)
-            )
+            raise TextError("%s: dtype %r can't hold %d labels; use %r" % (self._owner(), given, num_labels, smallest))
         return dtype.name
 
     @property
@@ -394,7 +394,7 @@ class LmDataset(Dataset):
         symbol = self.opts.delayed_seq_data_start_symbol
         index = self._to_labels.index(symbol)
         if index is None:
-            raise DataError("delayed_seq_data_start_symbol %r is not among the labels" % symbol)
+            raise TextDataError("delayed_seq_data_start_symbol %r is not among the labels" % symbol)
         return index
 
 

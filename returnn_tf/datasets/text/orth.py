@@ -7,8 +7,7 @@ import functools
 import re
 from typing import Any, Callable
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import CodeDataError, TextDataError, TextError, did_you_mean, shown
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.util.installing import install_command
 
@@ -100,9 +99,7 @@ def _inflect() -> Any:
     try:
         import inflect
     except ImportError as exc:
-        raise ConfigError(
-            "numbers in words need the package inflect: %s (%s)" % (install_command("text"), exc)
-        ) from exc
+        raise TextError("numbers in words need the package inflect: %s (%s)" % (install_command("text"), exc)) from exc
     return inflect.engine()
 
 
@@ -205,11 +202,11 @@ def make_post_processing(value: Any, *, owner: str = "orth_post_process") -> Pos
         functions = [make_post_processing(entry, owner=owner) for entry in value or ()]
         return functions[0] if len(functions) == 1 else _Chain(functions)
     if not isinstance(value, str):
-        raise ConfigError("%s is %r, but must be %s." % (owner, value, _FORMS))
+        raise TextError("%s is %r, but must be %s." % (owner, value, _FORMS))
     try:
         expression = ast.parse(value.strip(), mode="eval").body
     except (SyntaxError, ValueError):
-        raise ConfigError("%s: %r can't be read; it must be %s." % (owner, value, _FORMS)) from None
+        raise TextError("%s: %r can't be read; it must be %s." % (owner, value, _FORMS)) from None
     return _evaluate(expression, value, owner)
 
 
@@ -227,8 +224,8 @@ def _evaluate(expression: Any, text: str, owner: str) -> PostProcessing:
             function: PostProcessing = maker(*args, **{str(arg.arg): _text(arg.value) for arg in expression.keywords})
             return function
         except (ValueError, TypeError) as exc:
-            raise ConfigError("%s: %s in %r: %s." % (owner, expression.func.id, text, exc)) from None
-    raise ConfigError("%s: %r can't be read; it must be %s." % (owner, text, _FORMS))
+            raise TextError("%s: %s in %r: %s." % (owner, expression.func.id, text, exc)) from None
+    raise TextError("%s: %r can't be read; it must be %s." % (owner, text, _FORMS))
 
 
 def _named(name: str, table: dict[str, Any], owner: str) -> Any:
@@ -237,8 +234,8 @@ def _named(name: str, table: dict[str, Any], owner: str) -> Any:
     known = [*_PROCESSINGS, *_MAKERS]
     if name in known:
         what = "arguments, e.g. get_remove_chars('-')" if name in _MAKERS else "no arguments"
-        raise ConfigError("%s: %s takes %s." % (owner, name, what))
-    raise ConfigError("%s: unknown name %r. %s" % (owner, name, did_you_mean(name, known, max_listed=20)))
+        raise TextError("%s: %s takes %s." % (owner, name, what))
+    raise TextError("%s: unknown name %r. %s" % (owner, name, did_you_mean(name, known, max_listed=20)))
 
 
 def _text(node: ast.expr) -> str:
@@ -260,9 +257,11 @@ class _Given:
 
     def __call__(self, text: str) -> str:
         """Process a text; DataError if the function fails or returns no text."""
-        result = result_of_config(self.option, functools.partial(self.function, text), error=DataError)
+        result = result_of_config(self.option, functools.partial(self.function, text), error=CodeDataError)
         if not isinstance(result, str):
-            raise DataError("%s returned %s for %s, not a text" % (self.option, shown(result), shown(text, most=100)))
+            raise TextDataError(
+                "%s returned %s for %s, not a text" % (self.option, shown(result), shown(text, most=100))
+            )
         return result
 
 
@@ -284,7 +283,7 @@ def _unidecode() -> Any:
     try:
         import unidecode
     except ImportError as exc:
-        raise ConfigError(
+        raise TextError(
             "convert_to_ascii needs the package unidecode: %s (%s)" % (install_command("text"), exc)
         ) from exc
     return unidecode.unidecode

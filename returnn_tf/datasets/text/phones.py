@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import TextDataError, TextError, shown
 from returnn_tf.config.options import at_least, option, probability
 from returnn_tf.datasets.core.safe_files import read_text
 from returnn_tf.datasets.text.bliss import Lexicon
@@ -81,15 +80,15 @@ class StateTying:
                 continue
             if len(parts) != 2 or not parts[1].isdecimal():
                 text = "state_tying_file %r, line %d: expected 'allophone.state class', got %r."
-                raise DataError(text % (path, number, line[:80]))
+                raise TextDataError(text % (path, number, line[:80]))
             self.classes[parts[0]] = int(parts[1])
         if not self.classes:
-            raise DataError("state_tying_file %r is empty." % path)
+            raise TextDataError("state_tying_file %r is empty." % path)
         used = set(self.classes.values())
         self.num_classes = max(used) + 1
         if len(used) < self.num_classes:
             gap = next(index for index in range(self.num_classes) if index not in used)
-            raise DataError("state_tying_file %r: the class %d has no states." % (path, gap))
+            raise TextDataError("state_tying_file %r: the class %d has no states." % (path, gap))
 
     def labels(self) -> list[str]:
         """Return a name for each class: all its states, sorted, joined by "|"."""
@@ -115,7 +114,7 @@ def _check_lemma(lemma: Any, where: str) -> None:
     """Check a lemma of a config."""
     phons = (lemma or {"phons": [{"phon": ""}]}).get("phons")
     if not isinstance(phons, (list, tuple)) or not phons or not all(_is_pronunciation(entry) for entry in phons):
-        raise ConfigError("%s is %s, but must be {'phons': [{'phon': 'a b'}, ...]}." % (where, shown(lemma)))
+        raise TextError("%s is %s, but must be {'phons': [{'phon': 'a b'}, ...]}." % (where, shown(lemma)))
 
 
 def _is_pronunciation(entry: Any) -> bool:
@@ -170,7 +169,7 @@ class PhoneSequences:
         silence = self.lexicon.lemmas.get(opts.silence_lemma_orth)
         self._silence = silence
         if not silence or not silence["phons"]:
-            raise ConfigError(
+            raise TextError(
                 "%s: the lexicon %r has no lemma %r with a pronunciation. Give silence_lemma_orth."
                 % (where, opts.lexicon_file, opts.silence_lemma_orth)
             )
@@ -179,7 +178,7 @@ class PhoneSequences:
             _check_lemma(getattr(opts, option_name), "%s: %s" % (where, option_name))
         self._tying = StateTying(opts.state_tying_file) if opts.state_tying_file else None
         if self._tying is not None and opts.phoneme_vocab_file:
-            raise ConfigError("%s: give phoneme_vocab_file or state_tying_file, not both." % where)
+            raise TextError("%s: give phoneme_vocab_file or state_tying_file, not both." % where)
         self._set_labels()
 
     def _set_labels(self) -> None:
@@ -229,13 +228,13 @@ class PhoneSequences:
             elif sign is not None:
                 waiting += word.split(sign)[::-1]
             else:
-                raise DataError("%r is not in the lexicon %r" % (word, self.opts.lexicon_file))
+                raise TextDataError("%r is not in the lexicon %r" % (word, self.opts.lexicon_file))
         return known
 
     def _pronounce(self, lemma: Any, rng: random.Random) -> list[Allophone]:
         phons = lemma["phons"]
         if not phons:
-            raise DataError("%r has no pronunciation in %r" % (lemma.get("orth"), self.opts.lexicon_file))
+            raise TextDataError("%r has no pronunciation in %r" % (lemma.get("orth"), self.opts.lexicon_file))
         phon = rng.choice(phons) if self.opts.phon_pick_strategy == "random" else phons[0]
         return make_word(phon["phon"].split())
 
@@ -255,12 +254,12 @@ class PhoneSequences:
         if self._tying is None:
             found: Optional[int] = self._index.get(allophone.phone)
             if found is None:
-                raise DataError("phoneme %r has no label" % allophone.phone)
+                raise TextDataError("phoneme %r has no label" % allophone.phone)
             return found
         name = allophone.state_name(state)
         found = self._tying.find(name)
         if found is None:
-            raise DataError("state %r is not in state_tying_file %r" % (name, self._tying.path))
+            raise TextDataError("state %r is not in state_tying_file %r" % (name, self._tying.path))
         return found
 
     def random_labels(self, num_frames: int, rng: random.Random) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import TextDataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.safe_files import read_text
 from returnn_tf.datasets.vocabulary.files import LabelTable, read_table, table_of_dict, table_of_lines
@@ -130,11 +130,13 @@ def read_symbol_map(path: str) -> LabelTable:
         if not parts:
             continue
         if len(parts) != 2 or not parts[1].strip().isdecimal():
-            raise DataError("%s, line %d: expected 'symbol index', got %r." % (where, number, line[:60]))
+            raise TextDataError("%s, line %d: expected 'symbol index', got %r." % (where, number, line[:60]))
         symbol, index = parts[0], int(parts[1])
         if table.setdefault(symbol, index) != index:
             before = table[symbol]
-            raise DataError("%s, line %d: %r has the index %d, but before %d." % (where, number, symbol, index, before))
+            raise TextDataError(
+                "%s, line %d: %r has the index %d, but before %d." % (where, number, symbol, index, before)
+            )
     return table_of_dict(table, where)
 
 
@@ -147,7 +149,7 @@ def read_replacements(path: str, opts: ParseOptions, *, word_based: bool) -> dic
     try:
         content = json.loads(given)
     except (ValueError, RecursionError) as exc:
-        raise DataError("orth_replace_map_file %r is no JSON: %s" % (path, exc)) from None
+        raise TextDataError("orth_replace_map_file %r is no JSON: %s" % (path, exc)) from None
     if not isinstance(content, dict) or not all(isinstance(text, str) for text in content.values()):
-        raise DataError("orth_replace_map_file %r must hold a dict from symbols to texts." % path)
+        raise TextDataError("orth_replace_map_file %r must hold a dict from symbols to texts." % path)
     return {symbol: parse_text(text, opts, word_based=word_based) for symbol, text in content.items()}

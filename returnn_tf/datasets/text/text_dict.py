@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import TextDataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -75,7 +75,7 @@ class TextDictDataset(Dataset):
                 return [(float(score), text) for score, text in item]
             form, other = "a list of (score, text)", "single"
         fix = ". Set item_format to %r" % other if isinstance(item, list if other != "single" else str) else ""
-        raise DataError("file %r: %r has %.100r, but must have %s%s" % (self.opts.filename, tag, item, form, fix))
+        raise TextDataError("file %r: %r has %.100r, but must have %s%s" % (self.opts.filename, tag, item, form, fix))
 
     @property
     def num_seqs(self) -> int:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Optional
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import TextDataError, TextError
 from returnn_tf.config.options import from_options
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core.safe_files import path_of, wanted_by
@@ -78,17 +78,15 @@ def make_text_to_labels(opts: LmOptions, where: str) -> TextToLabels:
     given = [name for name in _FORMS if getattr(opts, name)]
     if len(given) != 1:
         found = "both %s and %s" % tuple(given[:2]) if given else "none of them"
-        raise ConfigError("%s: give one of %s; there is %s." % (where, ", ".join(_FORMS), found))
+        raise TextError("%s: give one of %s; there is %s." % (where, ", ".join(_FORMS), found))
     if given[0] not in ("orth_symbols_file", "orth_symbols_map_file"):
         for name, default in _FOR_SYMBOLS.items():
             if getattr(opts, name) not in (default, ""):
-                raise ConfigError(
-                    "%s: %s has no effect together with %s; remove one of them." % (where, name, given[0])
-                )
+                raise TextError("%s: %s has no effect together with %s; remove one of them." % (where, name, given[0]))
     if given[0] == "phone_info":
         return PhoneText(from_options(PhoneOptions, opts.phone_info, where="%s: phone_info" % where), where)
     if opts.add_random_phone_seqs:
-        raise ConfigError("%s: add_random_phone_seqs needs phone_info." % where)
+        raise TextError("%s: add_random_phone_seqs needs phone_info." % where)
     if given[0] == "orth_vocab":
         return VocabularyText(make_vocabulary(opts.orth_vocab, owner="%s: orth_vocab" % where))
     return SymbolText(opts, where)
@@ -140,7 +138,7 @@ class SymbolText(TextToLabels):
         name = "orth_symbols_file" if opts.orth_symbols_file else "orth_symbols_map_file"
         path = _file_of(opts, name, where)
         if path is None:
-            raise ConfigError("%s: the function of the symbols returns no file." % where)
+            raise TextError("%s: the function of the symbols returns no file." % where)
         with wanted_by("%s: option %r" % (where, name)):
             table = read_symbols(path) if opts.orth_symbols_file else read_symbol_map(path)
         self.labels = table.labels
@@ -151,7 +149,7 @@ class SymbolText(TextToLabels):
         given = self._parse_opts.word_based
         self._word_based = opts.word_based if given is None else given
         if opts.word_end_symbol and self._word_based:
-            raise ConfigError("%s: word_end_symbol is for characters, but word_based is set." % where)
+            raise TextError("%s: word_end_symbol is for characters, but word_based is set." % where)
         self._blank = opts.word_end_symbol or " "
         self._before = list(self._parse_opts.prefix)
         self._after = [opts.word_end_symbol] if opts.word_end_symbol else []
@@ -195,17 +193,17 @@ class SymbolText(TextToLabels):
             if len(symbols) > _MOST_SYMBOLS:
                 break
             replacements = {**replacements, **self._for_unknown(unknown, symbols)}
-        raise DataError("orth_replace_map_file replaces symbols in circles, e.g. %r" % sorted(unknown)[0])
+        raise TextDataError("orth_replace_map_file replaces symbols in circles, e.g. %r" % sorted(unknown)[0])
 
     def _for_unknown(self, unknown: set[str], symbols: list[str]) -> dict[str, list[str]]:
         substitute = self.opts.unknown_symbol
         first = next(symbol for symbol in symbols if symbol in unknown)
         if not self.opts.auto_replace_unknown_symbol:
-            raise DataError(
+            raise TextDataError(
                 "%r is not among the %d symbols. Add it, or set auto_replace_unknown_symbol" % (first, len(self.labels))
             )
         if substitute is not None and substitute not in self._index:
-            raise DataError("%r has no label, and unknown_symbol %r has none either" % (first, substitute))
+            raise TextDataError("%r has no label, and unknown_symbol %r has none either" % (first, substitute))
         for symbol in sorted(unknown - self._logged):
             if len(self._logged) < self.opts.log_auto_replace_unknown_symbols:
                 self._logged.add(symbol)

@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DataError, TextDataError, TextError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -38,7 +38,7 @@ class WordIds:
         self._ids = read_ids(path)
         self._unknown = None if unknown_label is None else self._ids.get(unknown_label)
         if unknown_label is not None and self._unknown is None:
-            raise ConfigError("%s: unknown_label %r is not in the vocabulary %r." % (where, unknown_label, path))
+            raise TextError("%s: unknown_label %r is not in the vocabulary %r." % (where, unknown_label, path))
 
     @property
     def spec(self) -> DataSpec:
@@ -55,7 +55,7 @@ class WordIds:
             return [table.get(word, unknown) for word in words]
         for word in words:
             if word not in table:
-                raise DataError("%r is not in the vocabulary %r. Give unknown_label" % (word, self.path))
+                raise TextDataError("%r is not in the vocabulary %r. Give unknown_label" % (word, self.path))
         return [table[word] for word in words]
 
 
@@ -84,7 +84,7 @@ class ParallelFiles:
         for name in (path, path + ".gz"):
             if os.path.isfile(name):
                 return name
-        raise DataError(
+        raise TextDataError(
             "%s: there is neither %r nor %r (current directory: %s)."
             % (self._where, path, os.path.basename(path) + ".gz", os.getcwd())
         )
@@ -97,7 +97,7 @@ class ParallelFiles:
             }
             counts = {side: len(text) for side, text in lines.items()}
             if len(set(counts.values())) > 1:
-                raise DataError(
+                raise TextDataError(
                     "%s: %s have different numbers of lines."
                     % (self._where, " and ".join("%r (%d)" % (self.paths[side], n) for side, n in counts.items()))
                 )
@@ -240,7 +240,7 @@ class TranslationDataset(Dataset):
                 try:
                     data.update(self._read_side(side, self._files.text(side, line)))
                 except DataError as exc:
-                    raise DataError("%s: %s" % (self._files.place(side, line), exc)) from None
+                    raise TextDataError("%s: %s" % (self._files.place(side, line), exc)) from None
         return {key: data[key] for key in keys}
 
     def _keys_of(self, side: str) -> list[str]:
@@ -274,7 +274,7 @@ class TranslationFactorsDataset(TranslationDataset):
         names = {factor: factor for factor in factors or []}
         clash = set(names) & set(self.keys.values())
         if clash or len(names) < len(factors or []):
-            raise ConfigError(
+            raise TextError(
                 "%s: %s_factors %s must be different names, other than those of the words."
                 % (self._owner(), side, factors)
             )
@@ -292,7 +292,7 @@ class TranslationFactorsDataset(TranslationDataset):
             parts = word.split(sign)
             if len(parts) != len(keys):
                 expected = "%d factors" % (len(keys) - 1) if len(keys) > 1 else "no factors"
-                raise DataError("%r has %d factors, but each word has %s" % (word, len(parts) - 1, expected))
+                raise TextDataError("%r has %d factors, but each word has %s" % (word, len(parts) - 1, expected))
             for column, part in zip(columns, parts):
                 column.append(part)
         postfix = self._postfix[side]
@@ -319,7 +319,7 @@ class ConfusionNetworkDataset(TranslationDataset):
     def setup(self) -> None:
         """Read the vocabularies; the texts are opened later."""
         if unknown_label_of(self.opts.unknown_label, self.keys[SOURCE]) is None:
-            raise ConfigError("%s needs unknown_label." % self._owner())
+            raise TextError("%s needs unknown_label." % self._owner())
         super().setup()
 
     def _specs(self) -> dict[str, DataSpec]:
@@ -350,7 +350,9 @@ class ConfusionNetworkDataset(TranslationDataset):
         weights = np.zeros((len(slots), self.opts.max_density), np.float32)
         for number, slot in enumerate(slots):
             if len(slot) > self.opts.max_density:
-                raise DataError("there are %d alternatives, but max_density is %d" % (len(slot), self.opts.max_density))
+                raise TextDataError(
+                    "there are %d alternatives, but max_density is %d" % (len(slot), self.opts.max_density)
+                )
             inputs[number, : len(slot)] = self._ids[self.keys[SOURCE]].ids([word for word, _ in slot])
             weights[number, : len(slot)] = [weight for _, weight in slot]
         return {self.keys[SOURCE]: inputs, self.weights_key: weights}
@@ -368,4 +370,4 @@ def _alternative(text: str) -> tuple[str, float]:
     try:
         return match.group(1), float(match.group(2))  # type: ignore[union-attr]
     except (AttributeError, ValueError):
-        raise DataError("expected 'word|weight' in a confusion network, got %r" % text) from None
+        raise TextDataError("expected 'word|weight' in a confusion network, got %r" % text) from None

@@ -7,8 +7,6 @@ from returnn_tf.datasets.vocabulary.make import VOCABULARIES, make_vocabulary, v
 from returnn_tf.datasets.vocabulary.pieces import SentencePieces
 from returnn_tf.datasets.vocabulary.units import CharacterTargets, Utf8ByteTargets
 
-ERROR_TOPIC = "text-data"
-
 __all__ = [
     "VOCABULARIES",
     "BytePairEncoding",

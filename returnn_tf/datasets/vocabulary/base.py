@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import TextDataError, TextError, did_you_mean
 from returnn_tf.config.options import from_options, option
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core.safe_files import read_literal, wanted_by
@@ -115,7 +115,7 @@ class Vocabulary:
             content = read_literal(os.fspath(path))
         unknown = set(content) - set(_FROM_FILE) if isinstance(content, dict) else {""}
         if unknown:
-            raise DataError(
+            raise TextDataError(
                 "%s: special_symbols_via_file %r must hold a dict of some of %s."
                 % (self.where, path, ", ".join(_FROM_FILE))
             )
@@ -125,7 +125,7 @@ class Vocabulary:
         table = _read_labels(self.opts.vocab_file, self.opts.labels, self.where)
         expected = self.opts.num_labels
         if expected is not None and expected != len(table.labels):
-            raise ConfigError(
+            raise TextError(
                 "%s: num_labels is %d, but there are %d labels." % (self.where, expected, len(table.labels))
             )
         return table
@@ -158,13 +158,13 @@ class Vocabulary:
         if value not in self._ids:
             fix = "" if not name.startswith("unknown_label") else " Give unknown_label, None for none."
             hint = did_you_mean(value, self.labels[:_MAX_COMPARED], max_listed=5)
-            raise ConfigError("%s: %s %r is not among the %d labels. %s%s" % (
+            raise TextError("%s: %s %r is not among the %d labels. %s%s" % (
                 self.where, name, value, self.num_labels, hint, fix))  # fmt: skip
         return self._ids[value]
 
     def _checked_id(self, name: str, value: Any) -> int:
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < self.num_labels:
-            raise ConfigError(
+            raise TextError(
                 "%s: %s is %r, but must be a label or its id, from 0 to %d."
                 % (self.where, name, value, self.num_labels - 1)
             )
@@ -181,7 +181,7 @@ class Vocabulary:
         if default is not None:
             return default
         if self.unknown_label_id is None:
-            raise DataError(
+            raise TextDataError(
                 "%s: %r is not among its %d labels, and unknown_label is None. Give unknown_label, or correct the text."
                 % (self.where, label, self.num_labels)
             )
@@ -193,7 +193,7 @@ class Vocabulary:
             return self.labels[index]
         if default is not None:
             return default
-        raise DataError("%s: there is no label %d, only 0 to %d." % (self.where, index, self.num_labels - 1))
+        raise TextDataError("%s: there is no label %d, only 0 to %d." % (self.where, index, self.num_labels - 1))
 
     def is_id_valid(self, index: int) -> bool:
         """Return whether a label has this id."""
@@ -257,7 +257,7 @@ def _rebuild(cls: type[Vocabulary], given: dict[str, Any]) -> Vocabulary:
 
 def _read_labels(vocab_file: Any, labels: Any, where: str) -> LabelTable:
     if (vocab_file is None) == (labels is None):
-        raise ConfigError("%s: give either 'vocab_file' or 'labels'." % where)
+        raise TextError("%s: give either 'vocab_file' or 'labels'." % where)
     if vocab_file is not None:
         with wanted_by(where):
             return read_table(os.fspath(vocab_file))
@@ -265,5 +265,5 @@ def _read_labels(vocab_file: Any, labels: Any, where: str) -> LabelTable:
     if isinstance(content, Mapping):
         return table_of_dict(content, "%s, labels" % where)
     if not isinstance(content, (list, tuple)):
-        raise ConfigError("%s: labels must be a list, got %s." % (where, type(content).__name__))
+        raise TextError("%s: labels must be a list, got %s." % (where, type(content).__name__))
     return table_of_labels(content, "%s, labels" % where)

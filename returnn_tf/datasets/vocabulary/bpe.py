@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import TextDataError, TextError
 from returnn_tf.config.options import option, probability
 from returnn_tf.datasets.core.safe_files import read_text, wanted_by
 from returnn_tf.datasets.vocabulary.base import Path, SharedOptions, Vocabulary
@@ -43,21 +43,21 @@ class BpeCodes:
             elif line.strip("\r\n "):
                 self._add(number, line.strip("\r\n "))
         if not self._rank:
-            raise DataError("bpe_file %r has no merges." % path)
+            raise TextDataError("bpe_file %r has no merges." % path)
         if all(right.isdigit() for _, right in self._rank):
-            raise DataError("bpe_file %r holds labels with counts, not merges; is it the vocab_file?" % path)
+            raise TextDataError("bpe_file %r holds labels with counts, not merges; is it the vocab_file?" % path)
 
     def _version(self, line: str) -> bool:
         version = line[len(_HEADER) :].strip()
         if version not in _VERSIONS:
             known = " and ".join(_VERSIONS)
-            raise DataError("bpe_file %r has the version %s; only %s are known." % (self.path, version, known))
+            raise TextDataError("bpe_file %r has the version %s; only %s are known." % (self.path, version, known))
         return _VERSIONS[version]
 
     def _add(self, number: int, line: str) -> None:
         parts = line.split(" ")
         if len(parts) != 2:
-            raise DataError(
+            raise TextDataError(
                 "bpe_file %r, line %d: expected a merge 'left right', got %r. Is it the vocab_file?"
                 % (self.path, number, line[:60])
             )
@@ -286,7 +286,7 @@ class SamplingBytePairEncoding(Vocabulary):
         """Build the tree of the labels."""
         mark, prefix = self.opts.label_postfix_merge_symbol, self.opts.word_prefix_symbol
         if mark and prefix:
-            raise ConfigError(
+            raise TextError(
                 "%s: give label_postfix_merge_symbol (%r) or word_prefix_symbol (%r), not both."
                 % (self.where, mark, prefix)
             )

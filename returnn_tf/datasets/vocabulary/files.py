@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import TextDataError, TextError
 from returnn_tf.datasets.core.safe_files import read_plain_pickle, read_text
 
 _BPE_HEADER = "#version:"
@@ -44,10 +44,10 @@ def read_ids(path: str) -> dict[str, int]:
     """
     content = read_plain_pickle(path, fix="Write a dict from words to numbers.")
     if not isinstance(content, dict) or not content or not all(type(i) is int and i >= 0 for i in content.values()):
-        raise DataError("vocabulary %r: expected a dict {label: id, ...}." % path)
+        raise TextDataError("vocabulary %r: expected a dict {label: id, ...}." % path)
     label, largest = max(content.items(), key=lambda item: item[1])
     if largest > _LARGEST_ID:
-        raise DataError("vocabulary %r: label %r has the id %d, but data is int32." % (path, label, largest))
+        raise TextDataError("vocabulary %r: label %r has the id %d, but data is int32." % (path, label, largest))
     return {str(label): index for label, index in content.items()}
 
 
@@ -61,9 +61,9 @@ def read_unless_known(path: str, option: str, read: Callable[[str, int, int], _T
         status = os.stat(path)
         return read(path, status.st_mtime_ns, status.st_size)
     except FileNotFoundError:
-        raise DataError("%s %r does not exist (current directory: %s)." % (option, path, os.getcwd())) from None
+        raise TextDataError("%s %r does not exist (current directory: %s)." % (option, path, os.getcwd())) from None
     except OSError as exc:
-        raise DataError("%s %r can't be read: %s" % (option, path, exc)) from exc
+        raise TextDataError("%s %r can't be read: %s" % (option, path, exc)) from exc
 
 
 def read_table(path: str) -> LabelTable:
@@ -85,7 +85,7 @@ def _read_once(path: str, changed: int, size: int) -> LabelTable:
     else:
         text = read_text(path)
         if text.startswith(_BPE_HEADER):
-            raise DataError("%s holds the merges of BPE, not its labels; is it the bpe_file?" % where)
+            raise TextDataError("%s holds the merges of BPE, not its labels; is it the bpe_file?" % where)
         is_json = path.endswith((".json", ".json.gz"))
         if not is_json and not text.startswith("{"):
             return table_of_lines(text, where)
@@ -103,7 +103,7 @@ def _parse(text: str, where: str, *, json_first: bool) -> Any:
             return parse(text.strip())
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
             faults.append(str(exc)[:200])
-    raise DataError("%s: expected a dict {label: id, ...}, but: %s." % (where, faults[0].rstrip(".")))
+    raise TextDataError("%s: expected a dict {label: id, ...}, but: %s." % (where, faults[0].rstrip(".")))
 
 
 def table_of_lines(text: str, where: str) -> LabelTable:
@@ -133,7 +133,7 @@ def _refuse_numbers(lines: list[str], where: str) -> None:
     descend = all(first >= second for first, second in zip(numbers, numbers[1:]))
     if (descend or numbers == list(range(len(lines)))) and len({match.group(1) for match in found}) == len(found):
         first = found[0]
-        raise DataError(
+        raise TextDataError(
             "%s: each line must be a label alone, but %r has a number, as subword-nmt get-vocab and SentencePiece "
             "write it; it would become part of the label. Remove the numbers: %s FILE > NEW; and add the labels that "
             "you need for unknown words and the end"
@@ -151,25 +151,25 @@ def table_of_labels(labels: Iterable[Any], where: str, place: str = "id %d", *, 
     names = tuple(str(label) for label in labels)
     ids = {label: i for i, label in enumerate(names)}
     if not names:
-        raise DataError("%s: there are no labels in it." % where)
+        raise TextDataError("%s: there are no labels in it." % where)
     if len(ids) < len(names):
         twice = next(i for i, label in enumerate(names) if ids[label] != i)
         text = "%s: label %r occurs twice, as " + place + " and " + place + "."
-        raise DataError(text % (where, names[twice], twice + first, ids[names[twice]] + first))
+        raise TextDataError(text % (where, names[twice], twice + first, ids[names[twice]] + first))
     return LabelTable(names, ids)
 
 
 def table_of_dict(table: Any, where: str) -> LabelTable:
     """Return the table of a dict from label to id. Of two labels for one id the lexically last one is its name."""
     if not isinstance(table, Mapping) or not all(type(index) is int for index in table.values()):
-        raise DataError("%s: expected a dict {label: id, ...} or a list of labels." % where)
+        raise TextDataError("%s: expected a dict {label: id, ...} or a list of labels." % where)
     if not table:
-        raise DataError("%s: there are no labels in it." % where)
+        raise TextDataError("%s: there are no labels in it." % where)
     ids = {str(label): index for label, index in table.items()}
     names = {index: label for label, index in sorted(ids.items())}
     if min(names) != 0 or max(names) != len(names) - 1:
         gap = next((index for index in range(len(names)) if index not in names), len(names))
-        raise ConfigError(
+        raise TextError(
             "%s: the ids of its %d labels are from %d to %d, but must be 0, 1, 2, ... without gaps; none has the id %d."
             % (where, len(ids), min(names), max(names), gap)
         )

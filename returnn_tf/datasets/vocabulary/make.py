@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import TextError, did_you_mean
 from returnn_tf.datasets.vocabulary.base import Vocabulary
 from returnn_tf.datasets.vocabulary.bpe import BytePairEncoding, SamplingBytePairEncoding
 from returnn_tf.datasets.vocabulary.pieces import SentencePieces
@@ -60,7 +60,7 @@ def vocab_labels(key: str, vocab: Any) -> list[str]:
 def _class_and_options(options: Any, owner: str) -> tuple[type[Vocabulary], dict[str, Any]]:
     begin = owner + ": " if owner else ""
     if not isinstance(options, Mapping):
-        raise ConfigError(
+        raise TextError(
             "%sa vocabulary is a dict such as {'vocab_file': ..., 'unknown_label': ...}, got %r" % (begin, options)
         )
     given = {str(name): value for name, value in options.items() if name != "class"}
@@ -69,5 +69,5 @@ def _class_and_options(options: Any, owner: str) -> tuple[type[Vocabulary], dict
         return name, given
     if not isinstance(name, str) or name not in VOCABULARIES:
         hint = did_you_mean(name, VOCABULARIES, max_listed=10)
-        raise ConfigError("%sunknown class of vocabulary %r. %s" % (begin, name, hint))
+        raise TextError("%sunknown class of vocabulary %r. %s" % (begin, name, hint))
     return VOCABULARIES[name], given

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import TextDataError, TextError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.datasets.vocabulary.base import Path, Vocabulary
 from returnn_tf.datasets.vocabulary.files import LabelTable
@@ -50,7 +50,7 @@ class SentencePieces(Vocabulary):
         self._package = _import_package(self.where)
         path = os.fspath(opts.model_file)
         if not os.path.isfile(path):
-            raise DataError(
+            raise TextDataError(
                 "%s: model_file %r does not exist (current directory: %s)." % (self.where, path, os.getcwd())
             )
         names = "add_bos", "add_eos", "reverse", "enable_sampling", "nbest_size", "alpha", "num_threads"
@@ -58,7 +58,7 @@ class SentencePieces(Vocabulary):
             given = {name: getattr(opts, name) for name in names}
             self._processor = self._package.SentencePieceProcessor(model_file=path, out_type=int, **given)
         except Exception as exc:  # the package raises nearly anything for a damaged file
-            raise DataError("%s: model_file %r is no model of sentencepiece: %s" % (self.where, path, exc)) from exc
+            raise TextDataError("%s: model_file %r is no model of sentencepiece: %s" % (self.where, path, exc)) from exc
         labels = tuple(self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size()))
         return LabelTable(labels, {label: index for index, label in enumerate(labels)})
 
@@ -73,7 +73,7 @@ class SentencePieces(Vocabulary):
         self.seq_postfix = []
         for option_name, index in (("add_bos", self.bos_label_id), ("add_eos", self.eos_label_id)):
             if getattr(self.opts, option_name) and index is None:
-                raise ConfigError("%s: the model has no label for %s." % (self.where, option_name))
+                raise TextError("%s: the model has no label for %s." % (self.where, option_name))
 
     def _special_of_model(self, name: str) -> Optional[int]:
         index = int(getattr(self._processor, name)())
@@ -97,7 +97,5 @@ def _import_package(where: str) -> Any:
     try:
         import sentencepiece
     except ImportError as exc:
-        raise ConfigError(
-            "%s needs the package sentencepiece: %s (%s)" % (where, install_command("text"), exc)
-        ) from exc
+        raise TextError("%s needs the package sentencepiece: %s (%s)" % (where, install_command("text"), exc)) from exc
     return sentencepiece

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import TextDataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.vocabulary.base import SharedOptions, Special, Vocabulary
 from returnn_tf.datasets.vocabulary.files import LabelTable
@@ -71,4 +71,4 @@ class Utf8ByteTargets(Vocabulary):
         try:
             return bytes(int(index) for index in seq).decode("utf8")
         except (UnicodeDecodeError, ValueError) as exc:
-            raise DataError("%s: these labels are no UTF-8 text: %s" % (self.where, exc)) from None
+            raise TextDataError("%s: these labels are no UTF-8 text: %s" % (self.where, exc)) from None

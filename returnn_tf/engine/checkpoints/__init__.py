@@ -1,3 +1,1 @@
 """Checkpoints: writing, selecting, restoring and deleting them; the lock of a model."""
-
-ERROR_TOPIC = "checkpoints"

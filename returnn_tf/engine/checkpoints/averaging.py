@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import CheckpointDataError
 from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
@@ -61,7 +61,9 @@ def last_of_folder(prefix: str, count: int) -> list[str]:
     except FileNotFoundError:
         state = None
     except OSError as exc:
-        raise DataError("%s can't be read: %s" % (os.path.join(folder, _STATE_FILE), exc.strerror or exc)) from None
+        raise CheckpointDataError(
+            "%s can't be read: %s" % (os.path.join(folder, _STATE_FILE), exc.strerror or exc)
+        ) from None
     named = (
         [] if state is None else [os.path.join(folder, os.path.basename(p)) for p in state.all_model_checkpoint_paths]
     )
@@ -72,7 +74,7 @@ def last_of_folder(prefix: str, count: int) -> list[str]:
         numbered = [path for path in paths if path.startswith(prefix) and path[len(prefix) :].isdecimal()]
         found = sorted(numbered, key=lambda path: int(path[len(prefix) :]))
     if not found:
-        raise DataError("there are no checkpoints %s*.index" % prefix)
+        raise CheckpointDataError("there are no checkpoints %s*.index" % prefix)
     return found[-count:]
 
 
@@ -86,13 +88,13 @@ def _check_same(first: str, sums: dict[str, NDArray[Any]], prefix: str, values: 
         return
     for name in sorted(set(sums) ^ set(values)):
         have, lack = (first, prefix) if name in sums else (prefix, first)
-        raise DataError(
+        raise CheckpointDataError(
             "%r is in the checkpoint %s, but not in %s: they are of different networks" % (name, have, lack)
         )
     for name, value in values.items():
         if value.shape != sums[name].shape:
             shapes = (name, list(value.shape), prefix, list(sums[name].shape), first)
-            raise DataError("%r has the shape %s in the checkpoint %s, but %s in %s" % shapes)
+            raise CheckpointDataError("%r has the shape %s in the checkpoint %s, but %s in %s" % shapes)
 
 
 def write_with_graph(prefix: str, values: dict[str, NDArray[Any]]) -> list[str]:
@@ -106,7 +108,7 @@ def write_with_graph(prefix: str, values: dict[str, NDArray[Any]]) -> list[str]:
     """
     folder, name = os.path.split(os.path.abspath(prefix))
     if len(checkpoint.file_names(prefix)) and os.path.exists(prefix + ".manifest.json"):
-        raise DataError("%s is a checkpoint of a training run. Choose another name for the average" % prefix)
+        raise CheckpointDataError("%s is a checkpoint of a training run. Choose another name for the average" % prefix)
     try:
         os.makedirs(folder, exist_ok=True)
         with files.staging(folder, name) as temp:
@@ -117,7 +119,9 @@ def write_with_graph(prefix: str, values: dict[str, NDArray[Any]]) -> list[str]:
             names = [name + suffix for suffix in _SUFFIXES]
             files.publish(temp, folder, [_STATE_FILE, *names])
     except (OSError, tf.errors.OpError) as exc:
-        raise DataError("the checkpoint %s can't be written: %s" % (prefix, getattr(exc, "strerror", exc))) from exc
+        raise CheckpointDataError(
+            "the checkpoint %s can't be written: %s" % (prefix, getattr(exc, "strerror", exc))
+        ) from exc
     return [os.path.join(folder, each) for each in names]
 
 

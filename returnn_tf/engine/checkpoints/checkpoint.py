@@ -19,7 +19,7 @@ from typing import Any, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import CheckpointDataError, DataError
 from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.disk_errors import RETRY_WAITS, may_pass
@@ -68,7 +68,7 @@ def save(
             return
         except (OSError, tf.errors.OpError) as exc:
             if wait is None or not _may_pass(exc):
-                raise DataError("The checkpoint %s can't be written: %s" % (prefix, _reason(exc))) from exc
+                raise CheckpointDataError("The checkpoint %s can't be written: %s" % (prefix, _reason(exc))) from exc
         time.sleep(wait)
 
 
@@ -131,7 +131,9 @@ def info(prefix: str) -> Optional[CheckpointInfo]:
             progress=manifest.get("progress"),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
-        raise DataError("%s%s lacks an entry or has one of the wrong kind: %s" % (prefix, _MANIFEST, exc)) from None
+        raise CheckpointDataError(
+            "%s%s lacks an entry or has one of the wrong kind: %s" % (prefix, _MANIFEST, exc)
+        ) from None
 
 
 def read(prefix: str, names: Optional[Sequence[str]] = None) -> dict[str, NDArray[Any]]:
@@ -143,7 +145,7 @@ def read(prefix: str, names: Optional[Sequence[str]] = None) -> dict[str, NDArra
     """
     prefix = strip_suffix(prefix)
     if not os.path.exists(prefix + ".index"):
-        raise DataError("There is no checkpoint %s (file %s.index)." % (prefix, prefix))
+        raise CheckpointDataError("There is no checkpoint %s (file %s.index)." % (prefix, prefix))
     try:
         for path in _bundle_files(prefix):
             check_regular(path)
@@ -151,7 +153,7 @@ def read(prefix: str, names: Optional[Sequence[str]] = None) -> dict[str, NDArra
         stored = reader.get_variable_to_shape_map()
         return {name: reader.get_tensor(name) for name in sorted(stored) if names is None or name in names}
     except Exception as exc:  # the reader raises what comes out of its parsing: OpError, IndexError, RuntimeError, ...
-        raise DataError("The checkpoint %s is damaged: %s" % (prefix, _reason(exc))) from exc
+        raise CheckpointDataError("The checkpoint %s is damaged: %s" % (prefix, _reason(exc))) from exc
 
 
 def _bundle_files(prefix: str) -> list[str]:

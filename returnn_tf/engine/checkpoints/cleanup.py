@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CheckpointError
 from returnn_tf.config.options import at_least, from_options, option
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
@@ -33,7 +34,7 @@ def options_from_config(config: Config) -> Optional[CleanupOptions]:
         return None
     if not isinstance(value, dict):
         if value is not True and value != 1:
-            raise ConfigError("%s: expected True, False or a dict, got %r" % (where, value))
+            raise CheckpointError("%s: expected True, False or a dict, got %r" % (where, value))
         return CleanupOptions()
     if isinstance(value.get("keep"), range):
         value = {**value, "keep": list(value["keep"])}

@@ -15,7 +15,7 @@ import time
 import uuid
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CheckpointError
 from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.engine.checkpoints import model_dir
 from returnn_tf.logging.log import log
@@ -56,7 +56,7 @@ class ModelLock:
             while not self._create():
                 other = _content(self.path)
                 if other is not None and self._is_alive(other):
-                    raise ConfigError(self._held_text(other))
+                    raise CheckpointError(self._held_text(other))
                 self._take_over(other)
         except OSError as exc:
             raise model_dir.not_writable(self.model, exc) from exc
@@ -70,7 +70,7 @@ class ModelLock:
         """
         if self._held and self._released.is_set():
             self._held = False
-            raise ConfigError(self._held_text(_content(self.path) or {}))
+            raise CheckpointError(self._held_text(_content(self.path) or {}))
 
     def release(self) -> None:
         """Release the lock."""

@@ -12,7 +12,8 @@ from typing import Any, Callable, Optional, TypeVar
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CheckpointDataError, CheckpointError, ConfigError, DataError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
@@ -67,7 +68,7 @@ def choose_intact(config: Config, on_defect: Callable[[str, str], None]) -> Mode
             choice = select_model(config, own, checkpoint_exists, steps)
         except ConfigError:
             if skipped:  # it was chosen by the config
-                raise DataError(_unusable(*list(skipped.items())[-1])) from None
+                raise CheckpointDataError(_unusable(*list(skipped.items())[-1])) from None
             raise
         reason = None if choice.path is None else _defect(choice.path)
         if choice.path is None or reason is None:
@@ -75,7 +76,7 @@ def choose_intact(config: Config, on_defect: Callable[[str, str], None]) -> Mode
                 on_defect(path, why)
             bad = [path for path, why in skipped.items() if why != _UNFINISHED]
             if bad and choice.path is None:
-                raise DataError(
+                raise CheckpointDataError(
                     "None of the checkpoints %s can be used. Restore one from a backup, or delete them to start over."
                     % ", ".join(sorted(os.path.basename(path) for path in bad))
                 )
@@ -83,7 +84,7 @@ def choose_intact(config: Config, on_defect: Callable[[str, str], None]) -> Mode
         if _is_changing(choice.path):
             continue
         if choice.path not in (_newest(own), _newest(steps)):
-            raise DataError(_unusable(choice.path, reason))
+            raise CheckpointDataError(_unusable(choice.path, reason))
         skipped[choice.path] = reason
 
 
@@ -153,7 +154,7 @@ def leftover_warning(config: Config, choice: ModelChoice) -> Optional[str]:
     within = {epoch for (epoch, _), path in find_step_checkpoints(model).items() if not checkpoint.unfinished(path)}
     mid_epoch = ["%s.step*" % prefix_of_epoch(model, epoch) for epoch in sorted(within) if epoch >= first]
     if mid_epoch:
-        raise ConfigError(
+        raise CheckpointError(
             "%s: an earlier run has left mid-epoch checkpoints of epochs which would be trained again, and a run "
             "without start_epoch would resume from those, not from the new ones. Remove start_epoch to resume from "
             "the newest now; or, to train from epoch %i on, delete or move the files %s; or set another model."
@@ -189,7 +190,7 @@ def prepare(model: str) -> None:
 
 def not_writable(model: str, exc: OSError) -> ConfigError:
     """Return the error for a checkpoint folder which can't be created or written."""
-    return ConfigError(
+    return CheckpointError(
         "model = %r: the folder %s can't be written (%s). Choose another path or fix its permissions."
         % (model, os.path.dirname(os.path.abspath(model)), exc.strerror or exc)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import CheckpointDataError
 from returnn_tf.engine.checkpoints import checkpoint, params
 from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP, CheckpointInfo
 
@@ -30,7 +30,7 @@ def load_checkpoint(net: Network, path: str) -> None:
     """
     problem = checkpoint.validate(path)
     if problem is not None:
-        raise DataError("The checkpoint %s can't be used: %s" % (path, problem))
+        raise CheckpointDataError("The checkpoint %s can't be used: %s" % (path, problem))
     values = checkpoint.read(path)
     params.assign(net.stored_params, values, source="the checkpoint %s" % path)
     if GLOBAL_STEP in values:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError, nearest_name
+from returnn_tf.config.errors import CheckpointDataError, nearest_name
 from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP
 
 _MAX_LISTED = 30
@@ -32,7 +32,7 @@ def assign(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]], *, 
             more = " and %i more" % (len(unknown) - _MAX_LISTED) if len(unknown) > _MAX_LISTED else ""
             text.append("stored, but unknown to the network: %s%s" % (", ".join(unknown[:_MAX_LISTED]), more))
         text.append("Use the network of that checkpoint, or another checkpoint.")
-        raise DataError("\n  ".join(text))
+        raise CheckpointDataError("\n  ".join(text))
     for name, variable in variables.items():
         variable.assign(values[name].astype(variable.dtype.as_numpy_dtype, copy=False))
 

@@ -13,7 +13,8 @@ from typing import Any, Optional, Union
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CheckpointDataError, CheckpointError, did_you_mean
 from returnn_tf.config.options import file_name, from_options, option
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.checkpoints import checkpoint
@@ -148,7 +149,7 @@ def _entry_of_layer(where: str, given: Any, scope: str) -> Preload:
         try:
             given = given()
         except Exception as exc:  # code of the user may raise anything
-            raise ConfigError("%s: the function failed: %s: %s" % (where, type(exc).__name__, exc)) from exc
+            raise CheckpointError("%s: the function failed: %s: %s" % (where, type(exc).__name__, exc)) from exc
     options = {"filename": given} if isinstance(given, str) else given
     prefix: Any = scope
     if isinstance(options, Mapping):
@@ -157,21 +158,21 @@ def _entry_of_layer(where: str, given: Any, scope: str) -> Preload:
             options["prefix"] = options.pop("load_if_prefix")
         prefix = options.pop("params_prefix", scope)
         if not isinstance(prefix, str):
-            raise ConfigError("%s: params_prefix must be text, got %r." % (where, prefix))
+            raise CheckpointError("%s: params_prefix must be text, got %r." % (where, prefix))
     return dataclasses.replace(_entry(where, options), scope=prefix.strip("/"), below=scope)
 
 
 def _load_entry(entry: Preload, params: Mapping[str, Any]) -> dict[str, int]:
     if not checkpoint_exists(checkpoint.strip_suffix(entry.filename)):
-        raise ConfigError("%s: there is no checkpoint %s." % (entry.where, entry.filename))
+        raise CheckpointError("%s: there is no checkpoint %s." % (entry.where, entry.filename))
     stored = checkpoint.read(entry.filename)
     chosen, absent = _choose(entry, params, stored)
     source = "%s: the checkpoint %s" % (entry.where, entry.filename)
     if absent and not entry.ignore_missing:
-        raise DataError(_absent_text(source, entry, absent, stored))
+        raise CheckpointDataError(_absent_text(source, entry, absent, stored))
     if not chosen:
         meant = "No parameter has the prefix %r" % entry.prefix if entry.prefix else "It has none of the names"
-        raise ConfigError(
+        raise CheckpointError(
             "%s has nothing for the network. %s; the network has for example: %s."
             % (source, meant, ", ".join(sorted(params)[:_MAX_LISTED]))
         )

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Optional
 
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CheckpointDataError, CheckpointError
 from returnn_tf.config.settings import setting_by_key
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.checkpoints import checkpoint
@@ -59,7 +60,7 @@ class CheckpointManifest:
         self._own = self._path.startswith("%s." % CheckpointSettings(config).model)
         self._within = choice.step is not None
         if self._within and (self._info is None or self._info.progress is None):
-            raise DataError(
+            raise CheckpointDataError(
                 "The checkpoint %s was written mid-epoch, but its manifest with the position is missing. Copy "
                 "all its files, or load the checkpoint of an epoch." % self._path
             )
@@ -146,7 +147,7 @@ class CheckpointManifest:
 
     def _check_same(self, found: Progress, what: str, changed: list[str]) -> None:
         if changed:
-            raise ConfigError(
+            raise CheckpointError(
                 "%s was saved in the middle of epoch %i, after %i batches; with other batches this position is "
                 "meaningless, and %s: %s. Undo the change; or, to repeat this epoch with it, delete the files %s.*"
                 % (

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Callable, Optional
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CheckpointError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
@@ -88,7 +89,7 @@ def _at_start_epoch(config: Config, own: Mapping[int, str]) -> ModelChoice:
     where = TrainingSettings(config).describe_source("start_epoch")
     assert isinstance(start, int)
     if start < 1:
-        raise ConfigError("%s: epochs count from 1, got %d" % (where, start))
+        raise CheckpointError("%s: epochs count from 1, got %d" % (where, start))
     if start == 1:
         return ModelChoice()
     return _choice(start - 1, _own_checkpoint(own, start - 1, where))
@@ -124,7 +125,7 @@ def _own_checkpoint(own: Mapping[int, str], epoch: int, where: str, steps: Steps
         within = max((key for key in steps if key[0] == epoch), default=None)
         if within is not None:
             text += ". A mid-epoch one is loaded by its name, without load_epoch: load = %r" % steps[within]
-        raise ConfigError(text)
+        raise CheckpointError(text)
     return own[epoch]
 
 
@@ -133,7 +134,7 @@ def _path_to_load(path: str, where: str, exists: Callable[[str], bool]) -> Optio
         return None
     path = _SUFFIXES.sub("", path)
     if not exists(path):
-        raise ConfigError("%s: there is no checkpoint %r (no file %s.index)" % (where, path, path))
+        raise CheckpointError("%s: there is no checkpoint %r (no file %s.index)" % (where, path, path))
     if os.path.islink(path + ".index"):  # e.g. best.index -> net.012.index: the real name has the epoch
         real = _SUFFIXES.sub("", os.path.realpath(path + ".index"))
         return real if exists(real) else path

@@ -8,7 +8,8 @@ from typing import Any, Callable, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config, ConfigError, DataError, did_you_mean, nearest_name
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingDataError, SettingError, did_you_mean, nearest_name
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.datasets import (
     BatchLoader,
@@ -58,9 +59,9 @@ class DataSource:
         self._defaults: dict[str, Any] = {} if self.shares else {"rank": self.world.rank}
         dataset = dataset_from_config(config, name, **self._defaults)
         if dataset is None:
-            raise ConfigError(_no_dataset(config, name))
+            raise SettingError(_no_dataset(config, name))
         if dataset.num_seqs == 0:
-            raise DataError("The dataset %r is empty: it has no sequences. Check its options and files." % name)
+            raise SettingDataError("The dataset %r is empty: it has no sequences. Check its options and files." % name)
         self._declared = {
             key: Declared.of(data, finite=finite) for key, data in used.items() if data.batch_axis is not None
         }
@@ -68,7 +69,7 @@ class DataSource:
             used = {key: data for key, data in used.items() if key != SEQ_TAG}
         missing = [key for key in used if key not in dataset.data_keys]
         if missing:
-            raise ConfigError(
+            raise SettingError(
                 "The dataset %r has no data key %s, which the network needs; it has: %s. Use one of these "
                 "in the network and in extern_data."
                 % (name, ", ".join(map(repr, missing)), ", ".join(dataset.data_keys))
@@ -159,7 +160,7 @@ class DataSource:
         """
         for batch in self.dataset.batches(epoch, **self._options(epoch, {})):
             return batch
-        raise DataError("The dataset %r has no batch in epoch %i." % (self.name, epoch))
+        raise SettingDataError("The dataset %r has no batch in epoch %i." % (self.name, epoch))
 
     def share(self, order: NDArray[Any]) -> NDArray[Any]:
         """Return the shard of this process: every n-th sequence.
@@ -180,7 +181,7 @@ class DataSource:
 
     def _check_end(self) -> None:
         if self.dataset.endless:
-            raise ConfigError(
+            raise SettingError(
                 "The dataset %r is endless, so it can't be split among the processes. Give it num_seqs, or let "
                 "each process read its own: horovod_dataset_distribution = 'random_seed_offset'." % self.name
             )
@@ -227,7 +228,7 @@ def dataset_name(key: str, value: Any) -> str:
         return value
     if isinstance(value, (str, dict, Dataset)):
         return key
-    raise ConfigError("%s must be the name of a dataset such as 'dev', or a dataset, not %r." % (key, value))
+    raise SettingError("%s must be the name of a dataset such as 'dev', or a dataset, not %r." % (key, value))
 
 
 def evaluation_sources(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Optional
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import ConfigError, DataError, DataKeyError
 from returnn_tf.datasets import Dataset, DataSpec
 from returnn_tf.datasets.core.declared import Declared, type_mismatch
 from returnn_tf.datasets.vocabulary import vocab_labels
 from returnn_tf.tensor import Data
-
-ERROR_TOPIC = "extern-data"
 
 
 def check_fits(dataset: Dataset, name: str, key: str, data: Data) -> str:
@@ -28,22 +26,22 @@ def check_fits(dataset: Dataset, name: str, key: str, data: Data) -> str:
     declared = Declared.of(data)
     mismatch = type_mismatch(spec.numpy_dtype, declared)
     if mismatch:
-        raise ConfigError("The dataset %r%s, data key %r: %s. %s." % (name, _file_of(dataset), key, *mismatch))
+        raise DataKeyError("The dataset %r%s, data key %r: %s. %s." % (name, _file_of(dataset), key, *mismatch))
     axes = data.rank - (data.batch_axis is not None)
     one_value = axes == spec.ndim - 1 and not declared.has_time  # only data shows if sequences have one frame
     if axes != spec.ndim and not one_value:
-        raise ConfigError(
+        raise DataKeyError(
             "The dataset %r gives %s for data key %r, but extern_data declares %s. %s"
             % (name, _words(spec.sparse, spec.dim, spec.ndim), key, _words(data.sparse, _dim(data), axes), fix)
         )
     if declared.num_labels is not None and spec.sparse and spec.dim > declared.num_labels:
-        raise ConfigError(
+        raise DataKeyError(
             "The dataset %r has %d labels for data key %r, but extern_data declares %d. %s"
             % (name, spec.dim, key, declared.num_labels, fix)
         )
     features = None if data.sparse else _dim(data)
     if spec.ndim > 1 and features and spec.dim and spec.dim != features and spec.dim in spec.shape:
-        raise ConfigError(
+        raise DataKeyError(
             "The dataset %r has %d features for data key %r, but extern_data declares %d. %s"
             % (name, spec.dim, key, features, fix)
         )

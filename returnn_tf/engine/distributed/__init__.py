@@ -1,3 +1,1 @@
 """Training with several processes: the world, Horovod, heartbeats, failures of ranks."""
-
-ERROR_TOPIC = "horovod"

@@ -12,7 +12,8 @@ import importlib
 import os
 from typing import Any, Callable
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import HorovodError
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
@@ -40,7 +41,7 @@ def check(world: Any, config: Config) -> None:
     :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost
     """
     if _in_elastic_mode(world) and TrainingSettings(config).start_epoch != "auto":
-        raise ConfigError(
+        raise HorovodError(
             "%s: whenever a process is lost, elastic training resumes from its newest checkpoint, but start_epoch "
             "would restart it. Remove it, or start without --min-np."
             % TrainingSettings(config).describe_source("start_epoch")

@@ -6,7 +6,7 @@ import importlib
 import os
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import HorovodError
 from returnn_tf.util.installing import install_command
 from returnn_tf.util.lazy_tf import tf
 
@@ -43,9 +43,9 @@ def _load(timeout: float) -> Any:
     except ModuleNotFoundError as exc:
         if (exc.name or "").split(".")[0] != "horovod":
             raise
-        raise ConfigError("use_horovod is set, but Horovod is not installed. Install it: %s" % install()) from exc
+        raise HorovodError("use_horovod is set, but Horovod is not installed. Install it: %s" % install()) from exc
     except ImportError as exc:
-        raise ConfigError(
+        raise HorovodError(
             "use_horovod is set, but this Horovod does not work with TensorFlow: %s. It was built without TensorFlow, "
             "or for another version of it. Rebuild it: pip uninstall -y horovod; %s" % (exc, install())
         ) from exc
@@ -57,7 +57,7 @@ def _load(timeout: float) -> Any:
     try:
         hvd.init()
     except Exception as exc:  # MPI and Gloo have their own exception types
-        raise ConfigError(
+        raise HorovodError(
             "Horovod can't start: %s. Start the processes by mpirun, srun or horovodrun; "
             "horovodrun --check-build shows what this Horovod was built with." % exc
         ) from exc

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import HorovodDataError
 from returnn_tf.engine.distributed.control import SIZE, Control
 from returnn_tf.engine.distributed.options import GRAD, HorovodOptions
 from returnn_tf.engine.distributed.param_sync import ParamSync
@@ -131,7 +132,7 @@ class _Several(Ranks):
         common = _most_frequent([digest for _, digest in sums])
         other = [name for name, digest in sums if digest != common]
         if other:
-            raise DataError(
+            raise HorovodDataError(
                 "%s: the parameters of %s differ from those of the other ranks, so the ranks no longer train the same "
                 "model. Memory or network of that host may be broken. Start again from the last checkpoint."
                 % (when, ", ".join(other))
@@ -226,7 +227,7 @@ class GradRanks(_Several):
         if not self.control.unpack(result.flag_sums, self.world.size):
             places = self.world.gather([self.world.name, result.step, result.learning_rate])
             text = ", ".join("%s: step %s, learning rate %s" % tuple(place) for place in places)
-            raise DataError("The ranks do not do the same step: %s." % text)
+            raise HorovodDataError("The ranks do not do the same step: %s." % text)
 
 
 class ParamRanks(_Several):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import HorovodError
 from returnn_tf.config.settings import all_settings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.fingerprint import as_text
@@ -35,7 +35,7 @@ def check_same(world: World, facts: Facts) -> None:
     for about in sorted(facts):
         by_rank = world.gather(digest(facts[about]))
         if len(set(by_rank)) > 1:
-            raise ConfigError(_difference(world, about, world.gather(dict(facts[about]))))
+            raise HorovodError(_difference(world, about, world.gather(dict(facts[about]))))
 
 
 def different_names(world: World, facts: Mapping[str, str]) -> list[str]:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import HorovodDataError, HorovodError
 from returnn_tf.config.settings.horovod import HorovodSettings
 from returnn_tf.engine.distributed import elastic, library
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
@@ -154,7 +155,7 @@ class HorovodWorld(World):
         if elastic.requested():
             return elastic.lost_rank(exc)
         time.sleep(_WATCHDOG_SECONDS)
-        return DataError("Another rank has ended, or the connection to it is broken: %s" % exc)
+        return HorovodDataError("Another rank has ended, or the connection to it is broken: %s" % exc)
 
     @contextlib.contextmanager
     def collective(self, what: str) -> Iterator[None]:
@@ -292,15 +293,15 @@ def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None) -> 
     environ = os.environ if environ is None else environ
     launcher, number = started_by(environ)
     if launcher and number != size:
-        raise ConfigError(_differs(size, "%s = %d" % (launcher, number), number) + _hint(launcher))
+        raise HorovodError(_differs(size, "%s = %d" % (launcher, number), number) + _hint(launcher))
     tasks = _number(environ, "SLURM_NTASKS")
     # a single task may start several processes itself
     if tasks is not None and tasks > 1 and tasks != size:
-        raise ConfigError(_differs(size, "Slurm's SLURM_NTASKS = %d" % tasks, tasks))
+        raise HorovodError(_differs(size, "Slurm's SLURM_NTASKS = %d" % tasks, tasks))
     slots = _number(environ, "NSLOTS")
     # slots may also be cores for threads: check only if no other process was started
     if slots is not None and slots > 1 and size == 1 and _for_processes(environ):
-        raise ConfigError(_differs(size, "Grid Engine's NSLOTS = %d" % slots, slots))
+        raise HorovodError(_differs(size, "Grid Engine's NSLOTS = %d" % slots, slots))
 
 
 def started_by(environ: Mapping[str, str]) -> tuple[str, int]:

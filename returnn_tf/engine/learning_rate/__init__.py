@@ -1,3 +1,1 @@
 """The learning rate of each epoch, and the file of rates and scores."""
-
-ERROR_TOPIC = "learning-rate"

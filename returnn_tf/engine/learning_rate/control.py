@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import RateDataError, RateError, did_you_mean
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.learning_rate.file import (
     EpochData,
@@ -242,7 +243,7 @@ def _check_rates(filename: str, epochs: Mapping[int, EpochData]) -> None:
     for epoch, data in sorted(epochs.items()):
         reason = unusable_rate(data.learning_rate)
         if reason is not None:
-            raise DataError(
+            raise RateDataError(
                 "learning-rate file %s: the rate of epoch %d, %s, %s. Correct it, or remove the entry"
                 % (filename, epoch, data.learning_rate, reason)
             )
@@ -261,9 +262,9 @@ def given_rates(config: Config) -> dict[int, float]:
     try:
         found = {int(epoch): float(rate) for epoch, rate in items}
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError("%s: expected a list of rates or a dict epoch -> rate, got %r" % (where, rates)) from None
+        raise RateError("%s: expected a list of rates or a dict epoch -> rate, got %r" % (where, rates)) from None
     for epoch, rate in sorted(found.items()):
         reason = unusable_rate(rate)
         if reason is not None:
-            raise ConfigError("%s: the rate of epoch %d, %s, %s" % (where, epoch, rate, reason))
+            raise RateError("%s: the rate of epoch %d, %s, %s" % (where, epoch, rate, reason))
     return found

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, RateDataError
 from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.engine.support.disk_errors import not_writable, retried
 from returnn_tf.logging.log import log
@@ -44,16 +44,18 @@ def read_file(path: str) -> dict[int, EpochData]:
         with open_regular(path) as f:
             text = f.read(_MAX_BYTES + 1).decode("utf8")
     except FileNotFoundError:
-        raise DataError("learning-rate file %r not found" % path) from None
+        raise RateDataError("learning-rate file %r not found" % path) from None
     except (OSError, UnicodeDecodeError) as exc:
         reason = getattr(exc, "strerror", None) or exc
-        raise DataError("learning-rate file %r can't be read: %s" % (path, reason)) from None
+        raise RateDataError("learning-rate file %r can't be read: %s" % (path, reason)) from None
     try:
         if len(text) > _MAX_BYTES:
-            raise DataError("it has more than %d bytes" % _MAX_BYTES)
+            raise RateDataError("it has more than %d bytes" % _MAX_BYTES)
         return parse(text)
     except DataError as exc:
-        raise DataError("learning-rate file %s: %s. Fix it, or remove it to start a new one" % (path, exc)) from None
+        raise RateDataError(
+            "learning-rate file %s: %s. Fix it, or remove it to start a new one" % (path, exc)
+        ) from None
 
 
 def parse(text: str) -> dict[int, EpochData]:
@@ -67,14 +69,14 @@ def parse(text: str) -> dict[int, EpochData]:
         tree = ast.parse(text.strip(), mode="eval").body
         value = _value(tree)
     except SyntaxError as exc:
-        raise DataError("line %s: %s" % (exc.lineno, exc.msg)) from None
+        raise RateDataError("line %s: %s" % (exc.lineno, exc.msg)) from None
     except (ValueError, RecursionError, MemoryError) as exc:
-        raise exc if isinstance(exc, DataError) else DataError(str(exc)) from None
+        raise exc if isinstance(exc, DataError) else RateDataError(str(exc)) from None
     if not isinstance(value, dict):
-        raise DataError("expected {epoch: EpochData(...), ...}")
+        raise RateDataError("expected {epoch: EpochData(...), ...}")
     for epoch, data in value.items():
         if not isinstance(epoch, int) or not isinstance(data, EpochData):
-            raise DataError("entry %r: expected <epoch>: EpochData(learningRate=..., error={...})" % (epoch,))
+            raise RateDataError("entry %r: expected <epoch>: EpochData(learningRate=..., error={...})" % (epoch,))
     return value
 
 
@@ -85,7 +87,7 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
         keys = [_value(key) for key in node.keys if key is not None]
         if not all(isinstance(key, (int, float, str)) for key in keys):
-            raise DataError("line %d: a key of a dict is neither a number nor a string" % node.lineno)
+            raise RateDataError("line %d: a key of a dict is neither a number nor a string" % node.lineno)
         return dict(zip(keys, map(_value, node.values)))
     if isinstance(node, (ast.List, ast.Tuple)):
         return [_value(v) for v in node.elts]
@@ -98,7 +100,7 @@ def _value(node: ast.expr) -> Any:
         return float(name.split(".")[-1])
     if isinstance(node, ast.Call):
         return _call(node)
-    raise DataError("line %d: only numbers, strings, dicts and EpochData(...) may occur here" % node.lineno)
+    raise RateDataError("line %d: only numbers, strings, dicts and EpochData(...) may occur here" % node.lineno)
 
 
 def _call(node: ast.Call) -> Any:
@@ -112,7 +114,7 @@ def _call(node: ast.Call) -> Any:
             return float(args[0])
         except (TypeError, ValueError):
             pass
-    raise DataError("line %d: %s(...) may not occur here" % (node.lineno, name or "a call"))
+    raise RateDataError("line %d: %s(...) may not occur here" % (node.lineno, name or "a call"))
 
 
 def _epoch_data(line: int, args: list[Any], kwargs: dict[str, Any]) -> EpochData:
@@ -120,11 +122,11 @@ def _epoch_data(line: int, args: list[Any], kwargs: dict[str, Any]) -> EpochData
     rate: Any = given.pop("learningRate", given.pop("learning_rate", None))
     error: Any = given.pop("error", None)
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or given or len(args) > 2:
-        raise DataError("line %d: expected EpochData(learningRate=<number>, error={...})" % line)
+        raise RateDataError("line %d: expected EpochData(learningRate=<number>, error={...})" % line)
     if error is None:
         error = {}
     if not isinstance(error, dict) or not all(isinstance(key, str) for key in error):
-        raise DataError("line %d: error must be a dict with strings as keys" % line)
+        raise RateDataError("line %d: error must be a dict with strings as keys" % line)
     return EpochData(rate, error)
 
 
@@ -181,7 +183,7 @@ def prepare_file(path: str) -> None:
 
 
 def _not_writable(path: str, exc: OSError) -> Exception:
-    return not_writable("learning_rate_file %r" % path, exc)
+    return not_writable("learning_rate_file %r" % path, exc, topic="learning-rate")
 
 
 def format_epochs(epochs: Mapping[int, EpochData]) -> str:

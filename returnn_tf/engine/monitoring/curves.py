@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import SettingDataError, SettingError, did_you_mean
 from returnn_tf.engine.learning_rate.file import EpochData, scores_of
 from returnn_tf.engine.monitoring.pictures import Picture, new_figure, whole_epochs
 
@@ -55,7 +55,7 @@ def draw_curves(
     """
     groups = score_groups(runs.values())
     if not groups:
-        raise DataError("%s: no scores to draw" % (title or "learning-rate file"))
+        raise SettingDataError("%s: no scores to draw" % (title or "learning-rate file"))
     groups = _selected(groups, keys)
     columns = _legend_columns(max(map(len, groups.values())) * len(runs))
     figure = new_figure(width + _WIDTH_OF_COLUMN * max(columns - 1, 0), height * (len(groups) + 1))
@@ -134,7 +134,7 @@ def _selected(groups: Mapping[str, Sequence[str]], keys: Sequence[str]) -> dict[
     known = [key for shown in groups.values() for key in shown]
     for key in keys:
         if key not in known:
-            raise ConfigError("there is no score %r. %s" % (key, did_you_mean(key, known)))
+            raise SettingError("there is no score %r. %s" % (key, did_you_mean(key, known)))
     selected = {kind: [key for key in shown if key in keys or not keys] for kind, shown in groups.items()}
     return {kind: shown for kind, shown in selected.items() if shown}
 

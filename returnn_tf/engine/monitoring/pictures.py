@@ -6,7 +6,7 @@ import io
 import os
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CommandError, ConfigError
 from returnn_tf.engine.support.atomic_files import write_bytes
 from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.util.installing import install_command
@@ -46,9 +46,7 @@ class Picture:
         suffix = os.path.splitext(path)[1][1:].lower()
         known = self.figure.canvas.get_supported_filetypes()
         if suffix not in known:
-            raise ConfigError(
-                "%r: unknown format; known suffixes: %s" % (path, ", ".join(sorted(known))), topic="commands"
-            )
+            raise CommandError("%r: unknown format; known suffixes: %s" % (path, ", ".join(sorted(known))))
         try:
             with io.BytesIO() as buffer:
                 self.figure.savefig(buffer, format=suffix)

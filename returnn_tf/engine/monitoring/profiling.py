@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingError
 from returnn_tf.config.options import at_least, from_options, option
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.logging.log import log
@@ -45,7 +46,7 @@ class Profiler:
         """
         options = profile_options(config)
         if options is not None and folder is None:
-            raise ConfigError("Traces for TensorBoard need a folder: set tf_log_dir, or model.")
+            raise SettingError("Traces for TensorBoard need a folder: set tf_log_dir, or model.")
         return cls(options, folder)
 
     @contextlib.contextmanager
@@ -91,10 +92,10 @@ def profile_options(config: Config) -> Optional[ProfileOptions]:
     if given is True or given == 1:
         return ProfileOptions()
     if not isinstance(given, dict):
-        raise ConfigError(
+        raise SettingError(
             "%s: expected True or a dict such as {'first_step': 10, 'steps': 10}, not %r." % (where, given)
         )
     options = from_options(ProfileOptions, given, where=where)
     if 0 < options.every <= options.steps:
-        raise ConfigError("%s: every must be more than steps (%i)." % (where, options.steps))
+        raise SettingError("%s: every must be more than steps (%i)." % (where, options.steps))
     return options

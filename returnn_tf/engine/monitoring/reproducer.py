@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import DataError, SettingDataError
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.engine.checkpoints import checkpoint
@@ -176,7 +177,7 @@ def load(folder: str) -> tuple[Failure, dict[str, NDArray[Any]]]:
         with open_regular(os.path.join(folder, _BATCH)) as stream, np.load(stream, allow_pickle=False) as archive:
             return failure, {key: archive[key] for key in archive.files}
     except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as exc:
-        raise DataError("%s is not the folder of a failed step: %s" % (folder, exc)) from None
+        raise SettingDataError("%s is not the folder of a failed step: %s" % (folder, exc)) from None
 
 
 def _delete_old(newest: str) -> None:

@@ -15,7 +15,8 @@ from importlib import metadata
 from typing import Any
 
 from returnn_tf._version import __version__
-from returnn_tf.config import Config, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingDataError
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.fingerprint import plain
 from returnn_tf.logging.log import log
@@ -94,9 +95,9 @@ def read(path: str) -> dict[str, Any]:
     try:
         facts = files.read_json(path, _MAX_BYTES)
     except OSError as exc:
-        raise DataError("%s can't be read: %s" % (path, exc.strerror or exc)) from None
+        raise SettingDataError("%s can't be read: %s" % (path, exc.strerror or exc)) from None
     except (ValueError, RecursionError) as exc:
-        raise DataError("%s is not a complete file of settings: %s" % (path, exc)) from None
+        raise SettingDataError("%s is not a complete file of settings: %s" % (path, exc)) from None
     if not isinstance(facts, dict) or not all(isinstance(facts.get(part), dict) for part in _PARTS):
-        raise DataError("%s is not a file of settings: expected {%s}" % (path, ", ".join(_PARTS)))
+        raise SettingDataError("%s is not a file of settings: expected {%s}" % (path, ", ".join(_PARTS)))
     return facts

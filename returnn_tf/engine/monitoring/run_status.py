@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from returnn_tf.config import Config
+from returnn_tf.config.errors import error_name
 from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring.status_file import StatusFile, end_for_another
@@ -97,4 +98,4 @@ class RunStatus:
         elif isinstance(error, Stopped):
             self._file.ended(str(error), exit_code(error.signum, self._config))
         else:
-            self._file.ended("%s: %s" % (type(error).__name__, str(error)[:1000]))
+            self._file.ended("%s: %s" % (error_name(error), str(error)[:1000]))

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Optional
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, SettingDataError
 from returnn_tf.engine.support.atomic_files import read_json
 from returnn_tf.logging.log import log
 from returnn_tf.util.temporary import Temporary
@@ -138,15 +138,15 @@ def read_status(path: str) -> dict[str, Any]:
     try:
         facts = read_json(path, MAX_BYTES)
     except OSError as exc:
-        raise DataError("%s can't be read: %s" % (path, exc.strerror or exc)) from None
+        raise SettingDataError("%s can't be read: %s" % (path, exc.strerror or exc)) from None
     except (ValueError, RecursionError) as exc:
-        raise DataError("%s is not a complete status file: %s" % (path, exc)) from None
+        raise SettingDataError("%s is not a complete status file: %s" % (path, exc)) from None
     if not isinstance(facts, dict):
-        raise DataError("%s is not a status file: expected {...}" % path)
+        raise SettingDataError("%s is not a status file: expected {...}" % path)
     for key, value in facts.items():
         kind: Any = _TYPES.get(key, object)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not object):
-            raise DataError("%s: %r has a wrong value, %.80r" % (path, key, value))
+            raise SettingDataError("%s: %r has a wrong value, %.80r" % (path, key, value))
     return facts
 
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingError
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.checkpoints.model_dir import written_model
@@ -59,7 +60,7 @@ class Summaries:
         try:
             os.makedirs(self._folder, exist_ok=True)
         except OSError as exc:
-            raise ConfigError(
+            raise SettingError(
                 "tf_log_dir %r can't be created: %s. Choose another folder, or turn event files off: tf_log_dir = None"
                 % (self._folder, exc.strerror or exc)
             ) from exc

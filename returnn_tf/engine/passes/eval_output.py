@@ -8,7 +8,7 @@ from typing import Any, Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import SettingError, did_you_mean
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.loss_positions import KINDS, LENGTHS, unknown_loss
 from returnn_tf.engine.passes.scored_pass import PassResult
@@ -32,7 +32,9 @@ def _write_file(option: str, path: str, text: str) -> None:
     try:
         files.write_text(path, text)
     except OSError as exc:
-        raise not_writable("%s = %r" % (option, path), exc, "Choose another path, or fix its folder") from exc
+        raise not_writable(
+            "%s = %r" % (option, path), exc, "Choose another path, or fix its folder", topic="settings"
+        ) from exc
 
 
 def _format(value: Any) -> str:
@@ -60,9 +62,9 @@ class SequenceScores:
         for field in fields:
             if field not in self.FIELDS:
                 hint = did_you_mean(field, self.FIELDS)
-                raise ConfigError("output_per_seq_format: unknown field %r. %s" % (field, hint))
+                raise SettingError("output_per_seq_format: unknown field %r. %s" % (field, hint))
         if file_format not in _WRITERS:
-            raise ConfigError(
+            raise SettingError(
                 "output_per_seq_file_format: unknown %r. %s" % (file_format, did_you_mean(file_format, _WRITERS))
             )
         self._loss = loss

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingError
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.distributed.world import World
@@ -29,7 +30,7 @@ class Evaluator:
 
     def __init__(self, net: Network, config: Config, *, positions: Optional[LossPositions] = None) -> None:
         if net.plan.omitted_losses:
-            raise ConfigError(
+            raise SettingError(
                 "The network lacks the loss of %r, as losses in loops exist only in networks to train or evaluate. "
                 "Plan it by Network.from_config(config, evaluate=True)." % net.plan.omitted_losses[0]
             )

@@ -9,7 +9,8 @@ from typing import Any, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingError
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.passes.forward_pass import Rows
 from returnn_tf.tensor import Data, Dim, DimKind
@@ -69,7 +70,7 @@ def callback_of(config: Config) -> Any:
         given = given()
     missing = [name for name in _METHODS if not callable(getattr(given, name, None))]
     if missing:
-        raise ConfigError(
+        raise SettingError(
             "%s: the object of class %s lacks the method%s %s. It needs init(*, model), process_seq(*, seq_tag, "
             "outputs) and finish()."
             % (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import HorovodDataError, SettingDataError
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.dataset_pass import DatasetPass
@@ -82,13 +82,13 @@ class ForwardPass:
                 continue
             wanted = self._source.dataset.tag(int(order[number - 1])) if number <= len(order) else "no further sequence"
             if rows.tags != [wanted]:
-                raise DataError(
+                raise SettingDataError(
                     "forward: the processes returned %r instead of %r. Sequences must not be cut or skipped: set "
                     "chunking = None and no limits, or use a single process." % (rows.tags[0], wanted)
                 )
             yield rows
         if order is not None and number < len(order):
-            raise DataError("forward: %d of %d sequences are missing." % (len(order) - number, len(order)))
+            raise SettingDataError("forward: %d of %d sequences are missing." % (len(order) - number, len(order)))
 
 
 def in_order(world: World, batches: Iterable[list[Any]]) -> Iterator[Any]:
@@ -112,7 +112,6 @@ def in_order(world: World, batches: Iterable[list[Any]]) -> Iterator[Any]:
             yield waiting[position % world.size].popleft()
             position += 1
     if any(waiting):
-        raise DataError(
+        raise HorovodDataError(
             "Sequence %i is missing in the results of the ranks; is it too long for the limits?" % position,
-            topic="horovod",
         )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import SettingError
 from returnn_tf.graph.layer import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
@@ -30,12 +30,12 @@ def forwarded_node(plan: Plan, layer: str) -> Node:
     """
     (node,) = plan.find_nodes([layer])
     if node.output.beam is not None:
-        raise ConfigError(
+        raise SettingError(
             "Layer %r has the output %s with %i hypotheses of each sequence. Forward a 'decide' layer, which keeps "
             "the best one, or a layer after it." % (layer, node.output, node.output.beam.size)
         )
     if node.output.batch_axis is None:
-        raise ConfigError(
+        raise SettingError(
             "Layer %r has the output %s without batch axis, so no values per sequence." % (layer, node.output)
         )
     return node

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import SettingError, did_you_mean
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.loops.frame import LoopRunLayer
@@ -54,7 +54,7 @@ class LayerValues:
         for name in names:
             if name not in known:
                 hint = did_you_mean(name, layers_with_values(net))
-                raise ConfigError("layer %r has no values outside of its loop, or is not there. %s" % (name, hint))
+                raise SettingError("layer %r has no values outside of its loop, or is not there. %s" % (name, hint))
         self._nodes: dict[str, Node] = {name: known[name] for name in names}
         self._net = net
         self._train = train

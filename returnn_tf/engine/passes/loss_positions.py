@@ -7,7 +7,7 @@ from typing import Any
 
 from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import ConfigError, SettingError, did_you_mean
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.loss import LossContext, LossNode, batch_major, frame_axis
 
@@ -40,7 +40,7 @@ class LossPositions:
 
     def _error(self, text: str) -> ConfigError:
         kind = self._node.loss.class_name
-        return ConfigError(
+        return SettingError(
             "output_per_seq_format: the loss %r of layer %r %s. Leave %s out."
             % (kind, self._node.name, text, " and ".join(self._kinds))
         )
@@ -62,4 +62,4 @@ class LossPositions:
 
 def unknown_loss(name: str, known: Collection[str]) -> ConfigError:
     """Return the error for a ``loss_name`` that no loss has."""
-    return ConfigError("loss_name: there is no loss %r. %s" % (name, did_you_mean(name, known)))
+    return SettingError("loss_name: there is no loss %r. %s" % (name, did_you_mean(name, known)))

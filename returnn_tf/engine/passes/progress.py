@@ -6,7 +6,8 @@ import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Optional
 
-from returnn_tf.config import Config, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingDataError
 from returnn_tf.config.settings import Effect, settings_with
 from returnn_tf.datasets.core.seq_order import SEED_OFFSET_VARIABLE
 from returnn_tf.engine.support.fingerprint import settings
@@ -90,7 +91,7 @@ class Progress:
                 _check_counts(part)
             return found
         except (KeyError, TypeError, ValueError) as exc:
-            raise DataError("%s: the position within the epoch can't be read: %r" % (where, exc)) from None
+            raise SettingDataError("%s: the position within the epoch can't be read: %r" % (where, exc)) from None
 
     def of_rank(self, rank: int, size: int) -> PassState:
         """Return the state of a rank.
@@ -99,7 +100,7 @@ class Progress:
         """
         made_by = max(len(self.ranks), 1)
         if made_by != size:
-            raise DataError(
+            raise SettingDataError(
                 "it was made in the middle of an epoch by %i process%s, and this run has %i: the remaining sequences "
                 "of each process are not defined" % (made_by, "es" if made_by > 1 else "", size)
             )

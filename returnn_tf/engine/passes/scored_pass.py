@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import BatchDataError, SettingDataError
 from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.progress import PassState
@@ -109,13 +109,12 @@ class ScoredPass(DatasetPass[StepResult]):
         """
         by_rank = ranks_report.gather(self.world, result)
         if not any(state.steps for state in by_rank):
-            raise DataError(
+            raise BatchDataError(
                 "%s: there is no batch. Either the dataset has no sequences, or max_seq_length or min_seq_length (in "
                 "frames) leave all of them out: compare with the lengths in returnn-tf data info." % self.phase,
-                topic="batches",
             )
         if not any(state.frames for state in by_rank):
-            raise DataError("%s: all sequences are empty, so there is no score. Check the dataset." % self.phase)
+            raise SettingDataError("%s: all sequences are empty, so there is no score. Check the dataset." % self.phase)
         if not self.common_sums:
             result.sums = added_sums([state.sums for state in by_rank])
         scores = Scores(self.normalized, with_exp=self.with_exp, sums=result.sums)

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingDataError, SettingError
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.engine.distributed.ranks import ranks_for
@@ -43,7 +44,7 @@ class StepTrainer:
         self.ranks = ranks_for(self.world, config, net)
         _check_meta_losses(net, config)
         if net.jit_compile and self.world.size > 1:
-            raise ConfigError("jit_compile: XLA can't exchange gradients between processes. Remove jit_compile.")
+            raise SettingError("jit_compile: XLA can't exchange gradients between processes. Remove jit_compile.")
         self.updater = Updater(net, config)
         self._default_rate = LearningRateSettings(config).learning_rate
         self._has_dynamic_rate = LearningRateSettings(config).dynamic_learning_rate is not None
@@ -142,7 +143,7 @@ class StepTrainer:
         assert rate is not None
         if not (math.isfinite(rate) and rate >= 0):
             changed = "" if not self._has_dynamic_rate else ", and dynamic_learning_rate makes %s of it" % rate
-            raise DataError(
+            raise SettingDataError(
                 "Step %s: the learning rate can't be used: that of the epoch is %s%s. The parameters were not changed "
                 "by this step." % (result.step, of_epoch, changed)
             )
@@ -157,7 +158,7 @@ class StepTrainer:
         graph = self.net.lower(feed, train=True, step=step)
         sinks = graph.sinks
         if graph.objective is None:
-            raise ConfigError(_nothing_to_train(self.net))
+            raise SettingError(_nothing_to_train(self.net))
         graph = self.ranks.share(graph, inputs)
         factor = self._scaling.factor()
         grads = self.updater.gradients(graph, factor)
@@ -208,7 +209,7 @@ def _check_meta_losses(net: Network, config: Config) -> None:
     """
     with_loss = [node.path for node in net.plan.all_nodes() if node.layer.has_meta_loss]
     if with_loss and NetworkSettings(config).mixed_precision == "float16":
-        raise ConfigError(
+        raise SettingError(
             "Layer %r: losses on gradients need gradients in float32 or bfloat16, but mixed_precision is 'float16'."
             % with_loss[0]
         )

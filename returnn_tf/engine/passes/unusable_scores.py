@@ -13,8 +13,6 @@ from returnn_tf.engine.support.scores import COST, ERROR
 from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.logging.log import log
 
-ERROR_TOPIC = "nan"
-
 _MAX_TAGS = 20
 
 
@@ -81,7 +79,9 @@ def check_usable(results: Any) -> None:
     for name, result in results.items():
         for key, value in {**result.scores, **result.errors}.items():
             if not math.isfinite(value):
-                raise DataError("dataset %r: %s is %s; the warning above names the sequences." % (name, key, value))
+                raise DataError(
+                    "dataset %r: %s is %s; the warning above names the sequences." % (name, key, value), topic="nan"
+                )
 
 
 def _bad_inputs(batch: Any) -> list[str]:

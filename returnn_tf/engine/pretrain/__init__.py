@@ -39,5 +39,3 @@ optimizer state is reset. The blocks of "subset" are taken for each part of an a
 and for each source of an input which concatenates several sources. All networks and all such transitions are checked
 before the first epoch, and by ``returnn-tf check``.
 """
-
-ERROR_TOPIC = "pretrain"

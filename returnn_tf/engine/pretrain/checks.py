@@ -8,8 +8,8 @@ from typing import Any
 from returnn_tf.compiler.lower import needed_extern_keys
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import ConfigError
 from returnn_tf.config.derived import overridden
+from returnn_tf.config.errors import ConfigError, PretrainError, TargetError
 from returnn_tf.engine.pretrain.carry_over import misfit_text, plan_transfer
 from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
 from returnn_tf.logging.log import log
@@ -68,12 +68,10 @@ def plan_of(entry: EpochNetwork) -> Plan:
     except ConfigError as exc:
         if entry.name == "the network of the config":
             raise
-        raise ConfigError("%s: %s" % (entry.name, exc)) from exc
+        raise PretrainError("%s: %s" % (entry.name, exc)) from exc
     if entry.trainable and not plan.losses:
         name = "The network" if entry.name == "the network of the config" else "The network of %s" % entry.name
-        raise ConfigError(
-            "%s has no loss, so there is nothing to train. Give a layer the option 'loss'." % name, topic="targets"
-        )
+        raise TargetError("%s has no loss, so there is nothing to train. Give a layer the option 'loss'." % name)
     return plan
 
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from returnn_tf.compiler.describe import log_templates
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
 from returnn_tf.config.derived import overridden
+from returnn_tf.config.errors import PretrainError
 from returnn_tf.config.settings import Effect, settings_with
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import params as checkpoint_params
@@ -151,7 +152,7 @@ def _check_same_params(net: Network, plan: Plan) -> None:
     own, planned = ({name: spec.shape for name, spec in specs.items()} for specs in (net.param_specs, plan.params))
     if own != planned:
         names = sorted(name for name in {*own, *planned} if own.get(name) != planned.get(name))
-        raise ConfigError(
+        raise PretrainError(
             "The network of the trainer is not that of its config: %s. Make both from the same config: "
             "Trainer(Network.from_config(config, train=True), config)." % ", ".join(names)
         )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import PretrainError, did_you_mean
 from returnn_tf.config.options import from_options, option
 from returnn_tf.config.settings.training import TrainingSettings
 
@@ -55,7 +56,7 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
     if given is True or given == "default":
         given = {}
     if not isinstance(given, dict):
-        raise ConfigError(
+        raise PretrainError(
             "%s: expected \"default\" or a dict such as {'repetitions': 5, 'construction_algo': my_function}, got %r."
             % (where, given)
         )
@@ -75,7 +76,7 @@ def options_from_config(config: Config) -> Optional[PretrainOptions]:
     options = from_options(PretrainOptions, values, where=where)
     if isinstance(options.construction_algo, str) and options.construction_algo not in ALGORITHMS:
         hint = did_you_mean(options.construction_algo, ALGORITHMS)
-        raise ConfigError(
+        raise PretrainError(
             "%s: construction_algo must be a function (idx, net_dict) -> net_dict or None, a list of network dicts, "
             "or one of: %s; got %r. %s" % (where, ", ".join(ALGORITHMS), options.construction_algo, hint)
         )
@@ -88,7 +89,7 @@ def check_copy_mode(where: str, mode: Any) -> Optional[str]:
     :raises ConfigError: unknown mode
     """
     if mode not in COPY_MODES:
-        raise ConfigError("%s must be 'ifpossible', 'subset', 'reset' or None, not %r." % (where, mode))
+        raise PretrainError("%s must be 'ifpossible', 'subset', 'reset' or None, not %r." % (where, mode))
     return None if mode is None else str(mode)
 
 
@@ -107,7 +108,7 @@ def epochs_of_steps(repetitions: Any, own: Sequence[Any], where: str) -> list[in
     else:
         given = list(repetitions) if isinstance(repetitions, (list, tuple)) else [repetitions]
         if not given or len(given) > steps:
-            raise ConfigError(
+            raise PretrainError(
                 "%s: repetitions has %d entries, but there are %d steps, the network of the config included. Give at "
                 "most one for each step." % (where, len(given), steps)
             )
@@ -122,7 +123,7 @@ def _from_dict(repetitions: dict[Any, Any], steps: int, where: str) -> list[int]
         if step == "default" or step == "final":
             continue
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < steps:
-            raise ConfigError(
+            raise PretrainError(
                 "%s: repetitions has the key %r, but the steps are 0 to %d; the other keys are 'default' and 'final'."
                 % (where, step, steps - 1)
             )
@@ -134,5 +135,5 @@ def _from_dict(repetitions: dict[Any, Any], steps: int, where: str) -> list[int]
 
 def _checked(count: Any, where: str) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ConfigError("%s: repetitions must be a number of epochs >= 0, not %r." % (where, count))
+        raise PretrainError("%s: repetitions must be a number of epochs >= 0, not %r." % (where, count))
     return count

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from returnn_tf.compiler.plan_config import no_network
-from returnn_tf.config import Config, ConfigError, nearest_name
+from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
+from returnn_tf.config.errors import ConfigError, OptionError, PretrainError, nearest_name
 from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.config.settings import check_settings, misspelt
 from returnn_tf.config.settings.network import NetworkSettings
@@ -141,7 +142,7 @@ class NetworkSchedule:
             network = call_of_config(where, self._get_network, epoch=epoch)
             name = "get_network(epoch=%d)" % epoch
             if not isinstance(network, dict):
-                raise ConfigError("%s must return a network dict, not %s." % (name, shown_with_kind(network)))
+                raise PretrainError("%s must return a network dict, not %s." % (name, shown_with_kind(network)))
             return self._entry(name, at_epoch(network, epoch))
         return self._entry("the network of the config", at_epoch(self._network_of_config(), epoch))
 
@@ -158,7 +159,7 @@ class NetworkSchedule:
         self._log_without_effect(name, network, pretrain)
         settings = network.get("#config") or {}
         if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
-            raise ConfigError("%s: '#config' must be a dict of settings by name, not %r." % (name, settings))
+            raise PretrainError("%s: '#config' must be a dict of settings by name, not %r." % (name, settings))
         settings = copied(settings)
         self._warn_of_unknown(name, settings)
         layers = {key: layer for key, layer in network.items() if not str(key).startswith("#")}
@@ -172,7 +173,7 @@ class NetworkSchedule:
         try:
             check_settings(config, settings)
         except ConfigError as exc:
-            raise ConfigError("%s: '#config': %s" % (name, exc)) from None
+            raise PretrainError("%s: '#config': %s" % (name, exc)) from None
         return EpochNetwork(
             name,
             layers,
@@ -190,7 +191,7 @@ class NetworkSchedule:
     def _flag(self, name: str, network: Mapping[str, Any], key: str, default: bool) -> bool:
         value = network.get(key, default)
         if not isinstance(value, bool):
-            raise ConfigError("%s: %r must be True or False, not %r." % (name, key, value))
+            raise PretrainError("%s: %r must be True or False, not %r." % (name, key, value))
         return value
 
     def _log_without_effect(self, name: str, network: Mapping[str, Any], pretrain: bool) -> None:
@@ -225,13 +226,12 @@ class NetworkSchedule:
             raise no_network()
         if not isinstance(network, dict):
             where = NetworkSettings(self._config).describe_source("network")
-            raise ConfigError(
+            raise OptionError(
                 "%s must be a dict {layer name: {'class': ..., ...}}, got %s." % (where, shown_with_kind(network)),
-                topic="options",
             )
         return network
 
     def _check_get_network(self, options: Optional[PretrainOptions]) -> None:
         where = NetworkSettings(self._config).describe_source("get_network")
         if options is not None:
-            raise ConfigError("%s: pretrain and get_network exclude each other; remove one of them." % where)
+            raise PretrainError("%s: pretrain and get_network exclude each other; remove one of them." % where)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.epoch_value import copied, same_value
+from returnn_tf.config.errors import ConfigError, PretrainError, did_you_mean
 from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.engine.pretrain.options import PretrainOptions, epochs_of_steps
 
@@ -52,7 +52,7 @@ def _networks(network: dict[str, Any], options: PretrainOptions, where: str) -> 
         try:
             return steps(network, Ends(options.output_layers, options.input_layers))
         except ConfigError as exc:
-            raise ConfigError("%s: %s" % (where, exc)) from None
+            raise PretrainError("%s: %s" % (where, exc)) from None
     if callable(algo):
         return [*_from_function(algo, network, where), copied(network)]
     return [*(_checked(net, "%s: construction_algo[%d]" % (where, i)) for i, net in enumerate(algo)), copied(network)]
@@ -65,7 +65,7 @@ def _from_function(algo: Any, network: dict[str, Any], where: str) -> list[dict[
         if not result:
             return found
         if len(found) >= _MAX_STEPS:
-            raise ConfigError(
+            raise PretrainError(
                 "%s: construction_algo returned %d steps and did not end. Return None after the last."
                 % (where, _MAX_STEPS)
             )
@@ -83,12 +83,12 @@ def _call(algo: Any, idx: int, network: dict[str, Any], where: str) -> Any:
         if exc.__traceback__ is None or exc.__traceback__.tb_next is not None:
             raise  # within the function
         text = "%s: construction_algo must be a function of two arguments, (idx, net_dict): %s" % (where, exc)
-        raise ConfigError(text) from exc
+        raise PretrainError(text) from exc
 
 
 def _checked(network: Any, what: str) -> dict[str, Any]:
     if not isinstance(network, dict):
-        raise ConfigError("%s: expected a network dict or None, got %s." % (what, shown_with_kind(network)))
+        raise PretrainError("%s: expected a network dict or None, got %s." % (what, shown_with_kind(network)))
     return network
 
 
@@ -126,7 +126,7 @@ class Ends:
         for name in self.outputs:
             if name not in network:
                 hint = did_you_mean(name, [key for key in network if not str(key).startswith("#")])
-                raise ConfigError("output_layers: the network has no layer %r. %s" % (name, hint))
+                raise PretrainError("output_layers: the network has no layer %r. %s" % (name, hint))
 
     def is_hidden(self, network: NetDict, name: str) -> bool:
         """Return whether a name is a layer that an algorithm may leave out."""
@@ -176,14 +176,14 @@ def sources_of(network: NetDict, name: str) -> list[str]:
     """
     layer = network[name]
     if not isinstance(layer, dict):
-        raise ConfigError("Layer %r must be a dict of options, not %r." % (name, layer))
+        raise PretrainError("Layer %r must be a dict of options, not %r." % (name, layer))
     given = layer.get("from", "data")
     if given is None or isinstance(given, str):
         return [] if given is None else [given]
     sources = list(given) if isinstance(given, (list, tuple)) else [given]
     names = [source[0] if isinstance(source, (list, tuple)) and source else source for source in sources]
     if not all(isinstance(source, str) for source in names):
-        raise ConfigError("Layer %r: 'from' must be the name of a layer or a list of names, not %r." % (name, given))
+        raise PretrainError("Layer %r: 'from' must be the name of a layer or a list of names, not %r." % (name, given))
     return names
 
 

@@ -1,3 +1,1 @@
 """Beam search over a dataset, and reports on the results."""
-
-ERROR_TOPIC = "search"

@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import SearchError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
@@ -115,7 +115,7 @@ def search(
     :raises ConfigError: the network does not search, or has no such layer
     """
     if not net.search:
-        raise ConfigError(
+        raise SearchError(
             "The network is not planned for search: Network.from_config(config, search=True), then "
             "set_param_values(trained.get_param_values()) or load_checkpoint."
         )

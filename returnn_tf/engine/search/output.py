@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import SearchError, did_you_mean
 from returnn_tf.engine.search.labels import ArrayText
 from returnn_tf.engine.support.atomic_files import write_bytes
 from returnn_tf.engine.support.disk_errors import not_writable
@@ -40,19 +40,19 @@ class SearchOutput:
 
     def __init__(self, path: str, file_format: str, layers: Sequence[str]) -> None:
         if file_format not in _FORMATS:
-            raise ConfigError(
+            raise SearchError(
                 "search_output_file_format: unknown %r. %s" % (file_format, did_you_mean(file_format, _FORMATS))
             )
         if len(layers) > 1 and file_format != "py":
-            raise ConfigError(
+            raise SearchError(
                 "search_output_file_format = %r supports one layer, but search_output_layer names %d. "
                 "Set search_output_file_format = 'py'." % (file_format, len(layers))
             )
         if os.path.exists(path):
-            raise ConfigError("search_output_file %r exists already. Remove it, or choose another." % path)
+            raise SearchError("search_output_file %r exists already. Remove it, or choose another." % path)
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-            raise ConfigError(
+            raise SearchError(
                 "search_output_file %r: the folder %r can't be written. Create it first." % (path, folder)
             )
         self.path = path
@@ -72,7 +72,7 @@ class SearchOutput:
         try:
             write_bytes(self.path, content)
         except OSError as exc:
-            raise not_writable("search_output_file %r" % self.path, exc) from exc
+            raise not_writable("search_output_file %r" % self.path, exc, topic="search") from exc
 
     def _entry(self, entries: dict[str, Entry]) -> Entry:
         if len(self._layers) > 1:

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DataError, SearchError
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.dump import dump_of
@@ -90,7 +90,8 @@ class SearchPass:
         if count:
             raise DataError(
                 "%s: %d of %d sequences are excluded%s. Raise the limits on the length of sequences."
-                % (phase, count, total, missing)
+                % (phase, count, total, missing),
+                topic="search",
             )
 
     def _merge(self) -> None:
@@ -167,7 +168,7 @@ def searched(dataset: Any, epoch: int, *, in_order: bool = False) -> Optional[ND
     :raises ConfigError: the dataset is endless
     """
     if dataset.endless:
-        raise ConfigError(
+        raise SearchError(
             "The dataset %r is endless, so a search in it would never end; give it num_seqs." % dataset.name
         )
     if dataset.is_stream:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import SearchError, did_you_mean
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.decide import scores_of
@@ -118,14 +118,14 @@ def searched_node(plan: Plan, name: str) -> Node:
     """
     layers = {node.path: node for node in plan.nodes if node.extern_key is None}
     if name not in layers:
-        raise ConfigError(
+        raise SearchError(
             "search_output_layer: layer %r is not part of the network when it searches. Nothing needs it, unless it "
             "has is_output_layer=True. %s" % (name, did_you_mean(name, layers))
         )
     node = layers[name]
     output = node.output
     if output.batch_axis is None or (output.sparse and output.rank > 2) or len(output.dynamic_axes) > 1:
-        raise ConfigError(
+        raise SearchError(
             "search_output_layer: layer %r gives %s, which is neither a sequence of labels nor an array for each "
             "sequence. Name the 'choice' or 'rec' layer which searches, or the 'decide' layer after it."
             % (name, output)

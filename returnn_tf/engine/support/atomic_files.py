@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import SettingDataError
 from returnn_tf.datasets.core.safe_files import check_regular, open_regular
 from returnn_tf.util.temporary import Temporary
 
@@ -113,11 +113,11 @@ def read_manifest(path: str) -> Optional[dict[str, Any]]:
         return None
     except (OSError, ValueError, RecursionError) as exc:
         reason = getattr(exc, "strerror", None) or exc
-        raise DataError("%s can't be read as manifest of a checkpoint: %s" % (path, reason)) from None
+        raise SettingDataError("%s can't be read as manifest of a checkpoint: %s" % (path, reason)) from None
     if not isinstance(manifest, dict) or not _describes_files(manifest.get("files")):
-        raise DataError("%s is not the manifest of a checkpoint." % path)
+        raise SettingDataError("%s is not the manifest of a checkpoint." % path)
     if _CHECKSUM in manifest and with_checksum(manifest) != manifest:  # those of earlier versions have none
-        raise DataError("The checksum of %s is wrong, so its content has changed since it was written." % path)
+        raise SettingDataError("The checksum of %s is wrong, so its content has changed since it was written." % path)
     return manifest
 
 

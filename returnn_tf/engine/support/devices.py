@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.for_xla import announce_xla
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingError
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
@@ -45,11 +46,11 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
     wanted = TaskSettings(config).device.lower()
     match = _DEVICE.match(wanted)
     if match is None:
-        raise ConfigError("device must be 'cpu', 'gpu' or 'gpu<index>', not %r." % wanted)
+        raise SettingError("device must be 'cpu', 'gpu' or 'gpu<index>', not %r." % wanted)
     gpus: list[Any] = tf.config.list_physical_devices("GPU")
     index = int(match.group(2) or _gpu_of_rank(local_rank, local_size, 0 if wanted == "cpu" else len(gpus)))
     if wanted.startswith("gpu") and index >= len(gpus):
-        raise ConfigError(
+        raise SettingError(
             "device = %r, but TensorFlow sees %i GPUs. Run returnn-tf doctor, or compute on the CPU: ++device cpu"
             % (wanted, len(gpus))
         )
@@ -88,7 +89,7 @@ def _gpu_of_rank(local_rank: int, local_size: int, number: int) -> int:
     if local_size == 1 or number < 2:
         return 0
     if number < local_size:
-        raise ConfigError(
+        raise SettingError(
             "%d processes run on this host (%s), but it has %d GPUs. Start one process for each GPU, or compute on the "
             "CPU: ++device cpu" % (local_size, socket.gethostname(), number)
         )

@@ -20,13 +20,13 @@ def may_pass(exc: OSError) -> bool:
 
 
 def not_writable(
-    what: str, exc: OSError, fix: str = "Choose another path, or fix its permissions", topic: str = ""
+    what: str, exc: OSError, fix: str = "Choose another path, or fix its permissions", *, topic: str
 ) -> Exception:
     """Return the error for a file that can't be written: no mistake of the user if the disk is full.
 
     :param what: the file
     :param fix: what to do if the path is wrong
-    :param topic: of the error, see `ConfigError`
+    :param topic: of the error, see `UserError`
     """
     text = "%s can't be written: %s. " % (what, exc.strerror or exc)
     if exc.errno in NO_SPACE:

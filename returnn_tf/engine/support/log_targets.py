@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import ConfigError, SettingError
 from returnn_tf.config.settings import misspelt_keys
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.logging.log import log
@@ -20,12 +21,12 @@ def configure_log(config: Config) -> None:
             LoggingSettings(config).log_format,
         )
     except OSError as exc:
-        raise ConfigError(
+        raise SettingError(
             "%s: %r can't be written: %s" % (LoggingSettings(config).describe_source("log"), exc.filename, exc.strerror)
         ) from None
     except ConfigError:
         raise
     except ValueError as exc:
-        raise ConfigError(str(exc)) from None
+        raise SettingError(str(exc)) from None
     for key, suggestion in misspelt_keys(config):
         log.warn("%s is not a known setting. Did you mean %r?" % (config.describe_source(key), suggestion))

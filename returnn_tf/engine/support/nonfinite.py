@@ -11,8 +11,6 @@ from returnn_tf.config import DataError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.util.lazy_tf import tf
 
-ERROR_TOPIC = "nan"
-
 _MAX_TAGS = 20
 _DATA = "data"  # path of the input with this key; for other keys it is data:<key>
 
@@ -26,6 +24,8 @@ class NonFiniteError(DataError):
     :param losses: loss by name
     """
 
+    class_topic = "nan"
+
     def __init__(self, step: int, total_loss: float, grad_norm: Optional[float], losses: dict[str, float]) -> None:
         self.step = step
         self.total_loss = total_loss
@@ -36,7 +36,7 @@ class NonFiniteError(DataError):
         self.where = ""  # rank and host, if there are several
         self.own_finite = False  # whether loss and gradient of this rank are finite
         self.common = False  # whether all ranks see it in the same step
-        super().__init__(topic="nan")
+        super().__init__()
 
     def at(self, seq_tags: Sequence[str], layer: Optional[str]) -> NonFiniteError:
         """Return the same error with the sequences of the batch and the first bad layer, if known."""

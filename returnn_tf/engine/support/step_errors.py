@@ -6,11 +6,9 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import ConfigError, DataError, StepError
 from returnn_tf.util.host_calls import failed_host_call
 from returnn_tf.util.lazy_tf import tf
-
-ERROR_TOPIC = "failed-step"
 
 _MAX_TAGS = 20
 _MAX_CHARS = 600  # TensorFlow lists all values of a batch if one is wrong
@@ -36,7 +34,7 @@ def naming_sequences(phase: str, seq_tags: Sequence[str]) -> Iterator[None]:
         if isinstance(exc, tf.errors.ResourceExhaustedError):
             topic = "memory"
             text += "\n  Out of memory: lower batch_size or max_seqs, or cut sequences with chunking."
-        raise DataError(text, topic=topic) from exc
+        raise StepError(text, topic=topic) from exc
 
 
 def reason(exc: BaseException) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Optional
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingError
 from returnn_tf.config.options import at_least, from_options, option
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint
@@ -41,7 +42,7 @@ def best_model_options(config: Config) -> Optional[BestModelOptions]:
         return None
     given, where = given if isinstance(given, dict) else {}, settings.describe_source("use_last_best_model")
     if "only_last_n" in given and "only_last_epochs" in given:
-        raise ConfigError("%s: only_last_epochs is an older name of only_last_n; remove it." % where)
+        raise SettingError("%s: only_last_epochs is an older name of only_last_n; remove it." % where)
     return from_options(BestModelOptions, given, where=where)
 
 

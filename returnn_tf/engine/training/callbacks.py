@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from returnn_tf.config import Config, ConfigError, did_you_mean, nearest_name
+from returnn_tf.config import Config
+from returnn_tf.config.errors import SettingError, did_you_mean, nearest_name
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, scores_of
 from returnn_tf.engine.passes.step_trainer import StepTrainer
@@ -108,9 +109,9 @@ class EarlyStopping(Callback):
 
     def __init__(self, measure: str = "dev_score", patience: int = 3, min_delta: float = 0.0) -> None:
         if isinstance(measure, bool) or not isinstance(measure, str):
-            raise ConfigError("EarlyStopping: measure is the name of a score, e.g. 'dev_score', not %r." % (measure,))
+            raise SettingError("EarlyStopping: measure is the name of a score, e.g. 'dev_score', not %r." % (measure,))
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise ConfigError("EarlyStopping: patience must be a whole number of at least 1, not %r." % (patience,))
+            raise SettingError("EarlyStopping: patience must be a whole number of at least 1, not %r." % (patience,))
         self.measure = measure
         self.patience = patience
         self.min_delta = min_delta
@@ -232,12 +233,12 @@ def _callback(given: Any, where: str) -> Callback:
         check_methods(given, Callback, where)
         return given
     if isinstance(given, type) and issubclass(given, Callback):
-        raise ConfigError("%s: %s is a class; write %s()." % (where, given.__name__, given.__name__))
+        raise SettingError("%s: %s is a class; write %s()." % (where, given.__name__, given.__name__))
     if callable(given):
         result = _AtEpochEnd(given)
         check_call(given, ["epoch"], "%s: the function %s" % (where, result.name))
         return result
-    raise ConfigError("%s: expected objects of returnn_tf.Callback, or functions, not %r." % (where, given))
+    raise SettingError("%s: expected objects of returnn_tf.Callback, or functions, not %r." % (where, given))
 
 
 def check_methods(callback: Any, base: type, where: str) -> None:
@@ -257,7 +258,7 @@ def check_methods(callback: Any, base: type, where: str) -> None:
         if name.startswith("on_") and name not in hooks and callable(getattr(kind, name)):
             near = nearest_name(name, hooks, cutoff=_KERAS_LIKE)
             if near is not None and getattr(kind, near) is getattr(base, near):
-                raise ConfigError(
+                raise SettingError(
                     "%s: %s.%s is never called. Did you mean %r? Callbacks have %s."
                     % (where, kind.__name__, name, near, ", ".join(hooks))
                 )
@@ -279,7 +280,7 @@ def check_call(function: Callable[..., Any], wanted: Sequence[str], what: str, *
     except TypeError:
         name = getattr(function, "__name__", "") or "function"
         own = name if name.isidentifier() else "function"
-        raise ConfigError(
+        raise SettingError(
             "%s takes %s, but is called with one argument, %s. Write def %s(%s)."
             % (what, _parameters(signature), wanted[0], own, ", ".join(["self"] * method + list(wanted)))
         ) from None
@@ -321,4 +322,4 @@ def check_score(name: str, known: Iterable[str], where: str) -> None:
     """
     known = sorted(known)
     if name not in known:
-        raise ConfigError("%s: there is no score %r. %s" % (where, name, did_you_mean(name, known, max_listed=20)))
+        raise SettingError("%s: there is no score %r. %s" % (where, name, did_you_mean(name, known, max_listed=20)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import SettingError, did_you_mean
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs
 from returnn_tf.engine.monitoring.curves import draw_curves, score_groups
 from returnn_tf.engine.monitoring.pictures import Picture
@@ -43,7 +43,7 @@ class History:
         if name == "learning_rate":
             return {epoch: data.learning_rate for epoch, data in self.epochs.items()}
         if name not in self.names:
-            raise ConfigError("There is no score %r. %s" % (name, did_you_mean(name, [*self.names, "learning_rate"])))
+            raise SettingError("There is no score %r. %s" % (name, did_you_mean(name, [*self.names, "learning_rate"])))
         return {epoch: data.error[name] for epoch, data in self.epochs.items() if name in data.error}
 
     def best(self, name: str) -> tuple[int, float]:
@@ -54,7 +54,7 @@ class History:
         values = self[name]
         found = best_epochs(self.epochs, name, 1) if name != "learning_rate" else []
         if not found:
-            raise ConfigError("No epoch has a finite %r." % name)
+            raise SettingError("No epoch has a finite %r." % name)
         return found[0], values[found[0]]
 
     def plot(self, title: str = "") -> Picture:

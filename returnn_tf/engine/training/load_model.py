@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from returnn_tf.compiler.describe import log_templates
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.requested import with_outputs
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CheckpointError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
@@ -17,8 +18,6 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
-
-ERROR_TOPIC = "checkpoints"
 
 
 def load_network(
@@ -59,7 +58,7 @@ def load_network(
     elif first or random:
         log.write(2, "There is no checkpoint; %d parameters have random values." % len(rest))
     elif rest or not loaded:
-        raise ConfigError(_nothing_to_load(CheckpointSettings(config).model))
+        raise CheckpointError(_nothing_to_load(CheckpointSettings(config).model))
     return net, choice
 
 

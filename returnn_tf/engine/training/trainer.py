@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional, Union
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
+from returnn_tf.config.errors import SettingError
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.distributed.world import World
@@ -167,7 +168,7 @@ class Trainer:
 def _dataset(given: Any) -> Any:
     if isinstance(given, (Dataset, str)) or (isinstance(given, Mapping) and "class" in given):
         return dict(given) if isinstance(given, Mapping) else given
-    raise ConfigError(
+    raise SettingError(
         "fit: expected a Dataset, or the dict of one with 'class', not %r. Batches of arrays of your own: call "
         "trainer.step for each." % type(given).__name__
     )
@@ -180,7 +181,7 @@ def _check_one_network(config: Config) -> None:
     """
     schedule = NetworkSchedule(config)
     if len(schedule.distinct(1, max(TrainingSettings(config).num_epochs, 1))) > 1:
-        raise ConfigError(
+        raise SettingError(
             "fit trains the network of the trainer, but the config changes it from epoch to epoch (pretrain, "
             "get_network or '#config'). Train it by the command line, or by "
             "returnn_tf.engine.training.engine.Engine(config)."

@@ -1,3 +1,1 @@
 """Parameter updates: gradients, optimizers, learning rates by step, the guard against bad steps."""
-
-ERROR_TOPIC = "learning-rate"

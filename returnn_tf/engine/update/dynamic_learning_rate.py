@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.errors import shown
+from returnn_tf.config import Config
+from returnn_tf.config.errors import RateError, shown
 from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.user_code import call_of_config
@@ -58,7 +58,7 @@ def _number(value: Any, dtype: Any, where: str) -> Any:
             if tensor is None or tensor.dtype == tf.string
             else "a tensor %s %s" % (tensor.dtype.name, tensor.shape)
         )
-        raise ConfigError(
+        raise RateError(
             "%s: the function must return a number, the rate of the step, but it returns %s" % (where, kind)
         )
     return tf.cast(tensor, dtype)

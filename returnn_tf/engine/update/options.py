@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Optional, Union
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import RateError
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.config.settings import option_of
@@ -100,7 +101,7 @@ def optimizer_dict(config: Config) -> dict[str, Any]:
     if not isinstance(value, bool):
         result["decay"] = value
     if momentum and "momentum" not in declared_options(cls):
-        raise ConfigError("momentum can't be combined with %s = True; remove one of them." % flag)
+        raise RateError("momentum can't be combined with %s = True; remove one of them." % flag)
     return {**result, "momentum": momentum} if momentum else result
 
 

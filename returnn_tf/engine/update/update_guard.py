@@ -10,8 +10,6 @@ from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.util.lazy_tf import tf
 
-ERROR_TOPIC = "nan"
-
 
 def _is_decay(value: float) -> Optional[str]:
     return None if 0 < value < 1 else "must be between 0 and 1"
@@ -34,9 +32,13 @@ class SpikeOptions:
 class LossSpikeError(DataError):
     """The loss of a step is far above those of earlier steps, and the policy of ``loss_spike`` is to stop."""
 
+    class_topic = "nan"
+
 
 class SkippedStepsError(DataError):
     """More consecutive steps were skipped than ``max_skipped_steps`` allows."""
+
+    class_topic = "nan"
 
 
 class UpdateGuard:
@@ -141,5 +143,5 @@ def spike_options(config: Config) -> Optional[SpikeOptions]:
     if given is True:
         return SpikeOptions()
     if not isinstance(given, dict):
-        raise ConfigError("%s: expected True or a dict such as {'factor': 10, 'policy': 'skip'}." % where)
+        raise ConfigError("%s: expected True or a dict such as {'factor': 10, 'policy': 'skip'}." % where, topic="nan")
     return from_options(SpikeOptions, given, where=where)

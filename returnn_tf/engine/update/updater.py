@@ -14,7 +14,8 @@ from typing import Any, Callable, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import RateError, did_you_mean
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.engine.update import dynamic_learning_rate, gradients
@@ -296,10 +297,10 @@ def _groups(options: Mapping[str, UpdateOptions], epsilon: Optional[float]) -> l
 
 def _extra_updates(given: Any, params: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
     if not isinstance(given, dict):
-        raise ConfigError("extra_updates must be a dict from parameter name to function, not %r." % (given,))
+        raise RateError("extra_updates must be a dict from parameter name to function, not %r." % (given,))
     for name, function in given.items():
         if name not in params:
-            raise ConfigError("extra_updates: no parameter %r. %s" % (name, did_you_mean(name, params)))
+            raise RateError("extra_updates: no parameter %r. %s" % (name, did_you_mean(name, params)))
         if not callable(function):
-            raise ConfigError("extra_updates: the value of %r must be a function of the variable." % name)
+            raise RateError("extra_updates: the value of %r must be a function of the variable." % name)
     return dict(given)

@@ -15,7 +15,7 @@ from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.compiler.lower import Lowered, lower, needs_second_derivatives
 from returnn_tf.compiler.planning.parse import scope_name
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.inputs import Inputs
@@ -214,7 +214,7 @@ class GraphBuilder:
     def add_summaries(self, name: str) -> None:
         """Add an op of this name with all summaries: the scores, mean and standard deviation of each parameter."""
         if not name or names.op_name(name) != name:
-            raise ConfigError("--summaries_tensor_name: %r can't be the name of an op." % name)
+            raise ExportError("--summaries_tensor_name: %r can't be the name of an op." % name)
         with self.emitting():
             scalars = dict(self.scores)
             for param, var in self.variables.params.items():

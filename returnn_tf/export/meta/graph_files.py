@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import ExportDataError, ExportError, did_you_mean
 from returnn_tf.engine.support.atomic_files import publish, staging
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.util.lazy_tf import tf
@@ -29,7 +29,7 @@ def check_output(path: str) -> str:
     """
     extension = os.path.splitext(path)[1]
     if extension not in EXTENSIONS:
-        raise ConfigError(
+        raise ExportError(
             "--output_file: the extension of %r names no format of graphs. %s"
             % (path, did_you_mean(extension, EXTENSIONS))
         )
@@ -44,10 +44,10 @@ def check_place(option: str, path: str, *, folder: bool = False) -> None:
     """
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
-        raise ConfigError("%s: there is no folder %s for %s. Make it first." % (option, parent, os.path.basename(path)))
+        raise ExportError("%s: there is no folder %s for %s. Make it first." % (option, parent, os.path.basename(path)))
     if os.path.exists(path) and os.path.isdir(path) != folder:
         kinds = ("folder", "file") if folder else ("file", "folder")
-        raise ConfigError("%s: %s must be a %s, but it is a %s." % (option, path, *kinds))
+        raise ExportError("%s: %s must be a %s, but it is a %s." % (option, path, *kinds))
 
 
 def graph_content(builder: GraphBuilder, extension: str) -> bytes:
@@ -62,7 +62,7 @@ def graph_content(builder: GraphBuilder, extension: str) -> bytes:
     try:
         return bytes(message.SerializeToString())
     except ValueError as exc:
-        raise DataError("The graph can't be written, it has constants of more than 2 GB: %s" % exc) from None
+        raise ExportDataError("The graph can't be written, it has constants of more than 2 GB: %s" % exc) from None
 
 
 def write_log(builder: GraphBuilder, folder: str) -> None:

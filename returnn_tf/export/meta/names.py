@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.graph.layer import Node
 from returnn_tf.util.lazy_tf import tf
 
@@ -87,7 +87,7 @@ def _check_free(name: str) -> None:
         tf.compat.v1.get_default_graph().get_operation_by_name(name)
     except KeyError:
         return
-    raise ConfigError(
+    raise ExportError(
         "Two ops of the graph would be called %r. Rename the layer or data key whose name is the same as that of "
         "another one after characters that TensorFlow does not allow are replaced." % name
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.initial_values import InitialValues
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.names import named
@@ -74,7 +74,7 @@ def variable(name: str, initial: Any, shape: tuple[Optional[int], ...], dtype: s
     with for_variables():
         made = tf.Variable(value, trainable=trainable, name=op_name, dtype=dtype, shape=tf.TensorShape(shape))
     if made.op.name != op_name:
-        raise ConfigError(
+        raise ExportError(
             "The parameter %r would be called %r in a graph, as its name is taken. Rename its layer."
             % (name, made.op.name)
         )

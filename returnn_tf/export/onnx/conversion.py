@@ -11,7 +11,7 @@ import numpy as np
 
 from returnn_tf._version import __version__
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, ExportError
 from returnn_tf.export.graph_ops import check_ops
 from returnn_tf.export.layer_table import choose_another
 from returnn_tf.export.layers_of_ops import layer_of_op
@@ -73,7 +73,7 @@ def _refused(plan: Plan, errors: Sequence[tuple[str, str]]) -> ConfigError:
     name, text = errors[0]
     kind = re.match(r"Tensorflow op \[(?:.*): (\w+)\] is not supported", text)
     what = "it has no form for the op %s" % kind[1] if kind else text.splitlines()[0].rstrip(".")
-    return ConfigError(
+    return ExportError(
         "export to onnx: tf2onnx can't convert %s: %s. %s" % (_place(plan, name), what, _elsewhere(plan, name))
     )
 
@@ -106,7 +106,7 @@ def invalid(plan: Plan, exc: Exception) -> ConfigError:
     found = re.search(r"(?:Node ?\(|Name: ?'?|[Nn]ode name: |Node:)\"?([\w./-]+)", text)
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     op = found[1] if found else ""
-    return ConfigError(
+    return ExportError(
         "export to onnx: what tf2onnx made of %s is not valid: %s. %s"
         % (_place(plan, op), text[:300].rstrip("."), _elsewhere(plan, op))
     )

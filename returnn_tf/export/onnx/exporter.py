@@ -9,7 +9,7 @@ from typing import Any, Optional
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.inference import InferenceModel
@@ -67,7 +67,7 @@ class OnnxExporter(StreamingExporter):
             return model
         without = [name for name in ("outputs", "batch", "state", "int64", "metadata") if getattr(self, name)]
         if without:
-            raise ConfigError("export to onnx: %s has no meaning with stateful. Remove one of them." % without[0])
+            raise ExportError("export to onnx: %s has no meaning with stateful. Remove one of them." % without[0])
         return StatefulModel(net, self.stateful)
 
     def write(self, model: InferenceModel, folder: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from returnn_tf.compiler.feed import batch_major_order
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import ExportError, did_you_mean
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.tensor_info import SCORES, VALUE, TensorInfo, graph_name
 from returnn_tf.tensor import Dim
@@ -23,7 +23,7 @@ def file_names(model: InferenceModel, names: Mapping[str, str], *, rasr: bool) -
     """
     twice = [name for name in model.outputs if name in model.input_infos]
     if twice:
-        raise ConfigError(
+        raise ExportError(
             "export to onnx: the input %r and an output have the same name. Export a 'copy' of that layer." % twice[0]
         )
     result = {name: name for name in [*model.input_infos, *model.outputs]}
@@ -32,15 +32,15 @@ def file_names(model: InferenceModel, names: Mapping[str, str], *, rasr: bool) -
         result.update(_rasr_names(model.outputs, OUTPUT, "output") if model.outputs else {})
     for name, wanted in names.items():
         if name not in result:
-            raise ConfigError("export to onnx: names: there is no %r. %s" % (name, did_you_mean(name, result)))
+            raise ExportError("export to onnx: names: there is no %r. %s" % (name, did_you_mean(name, result)))
         if not wanted:
-            raise ConfigError("export to onnx: names: %r needs a name that is not empty." % name)
+            raise ExportError("export to onnx: names: %r needs a name that is not empty." % name)
         result[name] = wanted
     owners: dict[str, str] = {}
     for name, wanted in result.items():
         other = owners.setdefault(wanted, name)
         if other != name:
-            raise ConfigError("export to onnx: names: %r and %r would both be called %r." % (other, name, wanted))
+            raise ExportError("export to onnx: names: %r and %r would both be called %r." % (other, name, wanted))
     return result
 
 
@@ -71,7 +71,7 @@ def _rasr_names(infos: Mapping[str, TensorInfo], base: str, what: str) -> dict[s
     """Return the names that RASR knows for one value and the lengths of its first axis."""
     values = [info for info in infos.values() if info.kind == VALUE]
     if len(values) != 1:
-        raise ConfigError(
+        raise ExportError(
             "export to onnx: rasr needs a single %s, but there are %s. Choose by the option outputs, or name each by "
             "the option names." % (what, ", ".join(repr(info.name) for info in values))
         )

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import ExportDataError
 from returnn_tf.logging.log import log
 from returnn_tf.util.installing import install_command
 from returnn_tf.util.quiet import stderr_to_log
@@ -34,7 +34,7 @@ def packages() -> Packages:
             import tf2onnx
             import tf2onnx.optimizer
     except (ImportError, AttributeError) as exc:  # a newer onnx lacks a type in the ml_dtypes of TensorFlow
-        raise DataError(
+        raise ExportDataError(
             "export to onnx needs tf2onnx, onnx (< 1.19) and onnxruntime: %s (%s)" % (install_command("onnx"), exc)
         ) from exc
     return Packages(onnx, tf2onnx, onnxruntime)

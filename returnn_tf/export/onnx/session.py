@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import ExportDataError
 from returnn_tf.export.onnx.packages import packages, quiet
 
 
@@ -27,7 +27,7 @@ class Session:
             with quiet():
                 self._session = self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as exc:  # of many classes, which are not public
-            raise DataError("onnxruntime can't load %s: %s" % (model, " ".join(str(exc).split()))) from exc
+            raise ExportDataError("onnxruntime can't load %s: %s" % (model, " ".join(str(exc).split()))) from exc
         self.inputs = [x.name for x in self._session.get_inputs()]
         self.outputs = [x.name for x in self._session.get_outputs()]
 
@@ -46,7 +46,7 @@ class Session:
             with quiet():
                 values = self._session.run(None, {name: _text(feed[name]) for name in self.inputs})
         except Exception as exc:  # of many classes, which are not public
-            raise DataError("onnxruntime can't run the model: %s" % " ".join(str(exc).split())) from exc
+            raise ExportDataError("onnxruntime can't run the model: %s" % " ".join(str(exc).split())) from exc
         return dict(zip(self.outputs, map(_bytes, values)))
 
 

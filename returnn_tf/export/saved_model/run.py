@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import ExportDataError
 from returnn_tf.export.saved_model.loader import read_facts
 from returnn_tf.util.lazy_tf import tf
 
@@ -33,14 +33,14 @@ def run_in_process(
     try:
         facts = read_facts(folder)
     except (OSError, ValueError) as exc:
-        raise DataError("The exported graph in %s can't be run: %s" % (folder, exc)) from None
+        raise ExportDataError("The exported graph in %s can't be run: %s" % (folder, exc)) from None
     with tempfile.TemporaryDirectory() as temp:
         inputs, outputs = os.path.join(temp, "inputs.npz"), os.path.join(temp, "outputs.npz")
         np.savez(inputs, **{name: _plain(value) for name, value in feed.items()})
         code, errors = _run_program(program, [os.path.abspath(folder), inputs, outputs], temp)
         if code:
             lines = errors.strip().splitlines() or ["exit code %d" % code]
-            raise DataError("The exported graph in %s can't be run: %s" % (folder, lines[-1]))
+            raise ExportDataError("The exported graph in %s can't be run: %s" % (folder, lines[-1]))
         with np.load(outputs, allow_pickle=False) as arrays:
             infos = facts["outputs"]
             return {name: _typed(arrays[name], infos[name]["dtype"]) for name in arrays.files}
@@ -62,7 +62,9 @@ def _run_program(program: str, arguments: Sequence[str], cwd: str) -> tuple[int,
             capture_output=True, text=True, errors="replace", timeout=_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise DataError("The exported graph in %s did not end within %g seconds." % (arguments[0], _SECONDS)) from None
+        raise ExportDataError(
+            "The exported graph in %s did not end within %g seconds." % (arguments[0], _SECONDS)
+        ) from None
     return done.returncode, done.stderr
 
 

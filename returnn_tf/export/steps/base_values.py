@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from returnn_tf.compiler.feed import batch_major_order
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.export.steps.values import StepValues
 from returnn_tf.graph.layer import Node
@@ -32,7 +32,7 @@ class BaseValues:
         self._sizes: dict[Dim, str] = {}
         for node in self.nodes:
             if node.output.beam is not None:
-                raise ConfigError(
+                raise ExportError(
                     "%s: layer %r has the hypotheses of another search, %r. Only one search can be left to a decoder; "
                     "take its best hypothesis by a layer of class 'decide'." % (where, node.path, node.output.beam.of)
                 )
@@ -65,7 +65,7 @@ class BaseValues:
         """
         for dim, name in self._sizes.items():
             if dim in outer.lens_over:
-                raise ConfigError(
+                raise ExportError(
                     "%s: the lengths of the axis %s vary with the frames of other axes, which a graph for single steps "
                     "can't keep." % (self._where, dim)
                 )

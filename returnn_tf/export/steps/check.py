@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import copied, network_of
+from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.steps.client import StepDecoder
@@ -47,7 +48,7 @@ def network_with_params(config: Config, net: Network) -> Network:
     values = net.get_param_values()
     lacking = [name for name in made.stored_params if name not in values]
     if lacking:
-        raise DataError(
+        raise ExportDataError(
             "export to steps: the search needs the parameter %r, which the network lacks. Plan it with search=True."
             % lacking[0]
         )
@@ -106,7 +107,7 @@ class StepCheck:
         if not (difference <= tolerance * scale).all():
             worst = np.unravel_index(np.nanargmax(np.where(np.isnan(difference), np.inf, difference)),
                                         difference.shape)  # fmt: skip
-            raise DataError(
+            raise ExportDataError(
                 "The single steps of layer %r do not compute what its search does, so nothing was written: the score "
                 "of hypothesis %d of sequence %d is %s, not %s."
                 % (self._layer, worst[1], worst[0], found[worst], scores[worst])
@@ -144,7 +145,7 @@ def _find(network: Mapping[str, Any], path: str) -> Any:
         if i:
             found = next((found[key] for key in ("subnetwork", "unit") if isinstance(found.get(key), Mapping)), {})
         if name not in found:
-            raise ConfigError(
+            raise ExportError(
                 "export to steps: layer %r is made by other means than a subnetwork, where its search can't be checked."
                 % path
             )

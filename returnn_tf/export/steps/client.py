@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import ExportDataError
 from returnn_tf.export.saved_model.loader import read_facts
 from returnn_tf.export.side_file import NAME, read_side_file
 from returnn_tf.export.steps.search import SearchOptions, StepSearch, StepSearchResult
@@ -51,13 +51,13 @@ class StepDecoder(Stepper):
         :raises DataError: a file is missing or damaged
         """
         if "steps" not in read_side_file(folder):
-            raise DataError("%s is not the side file of an export to steps." % os.path.join(folder, NAME))
+            raise ExportDataError("%s is not the side file of an export to steps." % os.path.join(folder, NAME))
         try:
             side = read_facts(folder)
             libraries = [os.path.join(folder, path) for path in side["native"]["libraries"]]
             paths = [os.path.join(folder, side[name]) for name in ("meta_graph", "checkpoint")]
         except ValueError as exc:
-            raise DataError("The export in %s can't be opened: %s" % (folder, exc)) from None
+            raise ExportDataError("The export in %s can't be opened: %s" % (folder, exc)) from None
         return cls(paths[0], paths[1], libraries, side["steps"], side["native"])
 
     def __enter__(self) -> StepDecoder:
@@ -87,7 +87,7 @@ class StepDecoder(Stepper):
         :raises DataError: nothing ends the search, or the config searches by rules that steps can't follow
         """
         if not self.facts:
-            raise DataError("The search needs the facts of the network: use StepDecoder.open, or give them.")
+            raise ExportDataError("The search needs the facts of the network: use StepDecoder.open, or give them.")
         options = SearchOptions.from_facts(
             self.facts,
             beam_size=beam_size,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.options import option
 from returnn_tf.engine.checkpoints.of_network import save_checkpoint
 from returnn_tf.export.exporters import Exporter, register_exporter
@@ -55,10 +55,10 @@ class StepsExporter(Exporter):
         :raises ConfigError: there is no such loop, or outputs are named
         """
         if self.outputs:
-            raise ConfigError("export to steps: outputs can't be named; it has the scores and states of a step.")
+            raise ExportError("export to steps: outputs can't be named; it has the scores and states of a step.")
         config = net.plan.config
         if config is None:
-            raise ConfigError("export to steps: the network was made without a config. Use Network.from_config.")
+            raise ExportError("export to steps: the network was made without a config. Use Network.from_config.")
         plan_for_steps(config, self.layer)
         return InferenceModel(network_with_params(config, net), [self.layer])
 
@@ -69,7 +69,9 @@ class StepsExporter(Exporter):
         plan = plan_for_steps(config, self.layer)
         lacking = [name for name in plan.params if name not in model.net.stored_params]
         if lacking:
-            raise DataError("export to steps: a step needs the parameter %r, which the search lacks." % lacking[0])
+            raise ExportDataError(
+                "export to steps: a step needs the parameter %r, which the search lacks." % lacking[0]
+            )
         builder = GraphBuilder(plan, portable=self.portable)
         graph = add_steps(builder, self.layer, counter=self.counter)
         graph_def: Any = builder.graph_def()

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import ExportError, did_you_mean
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.meta.names import STATE_VARS
 from returnn_tf.export.steps.emission import GOES_ON, INDEX, StepEmission, label_name, scores_name
@@ -69,7 +69,7 @@ def add_steps(builder: GraphBuilder, layer: str, *, counter: Optional[str] = Non
     :raises ConfigError: a layer can't be computed step by step
     """
     if counter not in (None, GRAPH, DECODER):
-        raise ConfigError("who counts the steps is %r. %s" % (counter, did_you_mean(str(counter), (GRAPH, DECODER))))
+        raise ExportError("who counts the steps is %r. %s" % (counter, did_you_mean(str(counter), (GRAPH, DECODER))))
     parts = StepParts(StepLoop(builder.plan, layer))
     if counter is None:
         counter = DECODER if parts.steps_are_frames else GRAPH

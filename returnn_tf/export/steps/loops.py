@@ -6,7 +6,8 @@ from typing import cast
 
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config import Config, ConfigError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import ExportError, did_you_mean
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.rec.rec import RecLayer
@@ -57,9 +58,9 @@ class StepLoop:
                 text = "it runs in a step of another loop. Name the outer one."
             else:
                 text = "there is no such layer. %s" % did_you_mean(self.path, loops)
-            raise ConfigError("Single steps of layer %r: %s" % (self.path, text))
+            raise ExportError("Single steps of layer %r: %s" % (self.path, text))
         if not isinstance(node.layer, RecLayer) or not isinstance(node.layer.unit, dict):
-            raise ConfigError(
+            raise ExportError(
                 "Single steps of layer %r (class %r): it is not a 'rec' layer with a network as unit. Name one that is."
                 % (self.path, node.layer.class_name)
             )
@@ -68,7 +69,7 @@ class StepLoop:
     def _find_run(self) -> Node:
         node = self.plan.by_path().get(self.path + "/loop")
         if node is None or not isinstance(node.layer, LoopRunLayer):
-            raise ConfigError(
+            raise ExportError(
                 "Single steps of layer %r: its unit has no layer that runs step by step. Plan the network by "
                 "plan_for_steps." % self.path
             )
@@ -80,7 +81,7 @@ class StepLoop:
         for node in choices:
             check_choice(node)
         if not choices:
-            raise ConfigError(
+            raise ExportError(
                 "Single steps of layer %r: its unit has no layer of class 'choice', so there are no labels to search "
                 "for." % self.path
             )
@@ -88,7 +89,7 @@ class StepLoop:
     def _check_states(self) -> None:
         for node in self.run.inner:
             if node.kept:
-                raise ConfigError(
+                raise ExportError(
                     "Single steps of layer %r: layer %r keeps its state from batch to batch, while the states here "
                     "start over with each batch. Set its initial_state to 'zeros'." % (self.path, node.path)
                 )

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Optional
 
 from returnn_tf.compiler.planning.zones import reachable
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.export.steps.loops import StepLoop
 from returnn_tf.graph.layer import Node
@@ -62,7 +62,7 @@ class StepParts:
         #: The choices whose scores the search gets, in order.
         self.scored: list[Node] = [node for node in step.choices if gives_scores(node)]
         if not self.scored:
-            raise ConfigError(
+            raise ExportError(
                 "Single steps of layer %r: no choice gives scores, as all have score_dependent=False." % step.path
             )
         self.ending: Ending = step.loop.ending
@@ -90,7 +90,7 @@ class StepParts:
     def _check_layers(self) -> None:
         for node in self.nodes:
             if node.layer.is_about_search:
-                raise ConfigError(
+                raise ExportError(
                     "Single steps of layer %r: layer %r (class %r) is about the hypotheses of the search, which a "
                     "decoder keeps on its own. Take it out of what the choices depend on."
                     % (self.step.path, node.path, node.layer.class_name)
@@ -243,7 +243,7 @@ class StepParts:
         outside = {dim for outer in self.outer for dim in outer.output.dims}
         lost = [dim for dim in dep.output.dims if dim.is_dynamic and dim not in outside]
         if lost:
-            raise ConfigError(
+            raise ExportError(
                 "Single steps of layer %r: layer %r depends on the label of its step, and reads layer %r, whose axis "
                 "%s is made in that step, so that it can't be kept until the label is known. Reduce that axis before."
                 % (self.step.path, node.path, dep.path, lost[0])
@@ -254,7 +254,7 @@ class StepParts:
         for state in self.states:
             other = known.setdefault(state.name, state)
             if other is not state and other.of is not state.of:
-                raise ConfigError(
+                raise ExportError(
                     "Single steps of layer %r: two states would be called %r. Rename a layer."
                     % (self.step.path, state.name)
                 )

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import ExportDataError
 from returnn_tf.export.steps.stepper import States, Stepper
 
 Array = NDArray[Any]
@@ -57,7 +57,7 @@ class SearchOptions:
         :raises DataError: the choices use what this search does not know
         """
         if facts["not_in_steps"]:
-            raise DataError(
+            raise ExportDataError(
                 "StepDecoder does not search with %s, which the choices of the network use."
                 % ", ".join(facts["not_in_steps"])
             )
@@ -91,10 +91,10 @@ class StepSearch:
 
     def __init__(self, decoder: Stepper, options: SearchOptions) -> None:
         if options.end_label is not None and (options.lengths is not None or decoder.ended() is not None):
-            raise DataError("The search needs no end_label: the graph itself ends the hypotheses.")
+            raise ExportDataError("The search needs no end_label: the graph itself ends the hypotheses.")
         limits = (options.lengths, options.end_label, options.max_steps)
         if decoder.ended() is None and all(limit is None for limit in limits):
-            raise DataError("Nothing ends the search: the graph has no layer 'end'. Give end_label or max_steps.")
+            raise ExportDataError("Nothing ends the search: the graph has no layer 'end'. Give end_label or max_steps.")
         self._decoder, self._options = decoder, options
         self._last = options.choices[-1]
         self._independent = self._last.independent_of_batch
@@ -116,7 +116,7 @@ class StepSearch:
         """
         decoder, choices = self._decoder, self._options.choices
         if pick is None and decoder.scored != decoder.choices:
-            raise DataError(
+            raise ExportDataError(
                 "The search can't decide on choices without scores: %s."
                 % ", ".join(name for name in decoder.choices if name not in decoder.scored)
             )

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import ExportDataError
 from returnn_tf.export.meta.names import input_name, input_size_name
 from returnn_tf.export.saved_model.loader import check_machine
 from returnn_tf.util.lazy_tf import tf
@@ -45,9 +45,9 @@ class GraphSession:
             with open(meta, "rb") as file:
                 graph_def.ParseFromString(file.read())
         except OSError as exc:
-            raise DataError("%s: %s" % (meta, exc.strerror or exc)) from exc
+            raise ExportDataError("%s: %s" % (meta, exc.strerror or exc)) from exc
         except Exception as exc:
-            raise DataError("%s is not a meta graph." % meta) from exc
+            raise ExportDataError("%s is not a meta graph." % meta) from exc
         self._meta = graph_def
         #: The variables by name, such as "IO/i:0".
         self._variables: dict[str, Any] = {}
@@ -68,13 +68,13 @@ class GraphSession:
                 return graph
             except (ValueError, tf.errors.OpError) as exc:
                 if not libraries:
-                    raise DataError("The graph %s can't be loaded: %s" % (self._path, exc)) from exc
+                    raise ExportDataError("The graph %s can't be loaded: %s" % (self._path, exc)) from exc
             self._check_machine()
             for path in libraries:
                 try:
                     tf.load_op_library(path)
                 except tf.errors.OpError as exc:
-                    raise DataError("The library %s can't be loaded: %s" % (path, exc.message)) from exc
+                    raise ExportDataError("The library %s can't be loaded: %s" % (path, exc.message)) from exc
             libraries = []
 
     def _check_machine(self) -> None:
@@ -82,17 +82,19 @@ class GraphSession:
             try:
                 check_machine(self._native, tf.version.VERSION)
             except ValueError as exc:
-                raise DataError("The graph %s can't be loaded: %s" % (self._path, exc)) from None
+                raise ExportDataError("The graph %s can't be loaded: %s" % (self._path, exc)) from None
 
     def _restore(self, checkpoint: str) -> None:
         if not os.path.exists(checkpoint + ".index"):
-            raise DataError("There is no checkpoint %s: the file %s.index is missing." % (checkpoint, checkpoint))
+            raise ExportDataError("There is no checkpoint %s: the file %s.index is missing." % (checkpoint, checkpoint))
         saver = self._meta.saver_def
         try:
             self._session.run(saver.restore_op_name, {saver.filename_tensor_name: checkpoint})
         except tf.errors.OpError as exc:
             text = exc.message.partition("\n")[0]
-            raise DataError("The checkpoint %s does not fit the graph %s: %s" % (checkpoint, self._path, text)) from exc
+            raise ExportDataError(
+                "The checkpoint %s does not fit the graph %s: %s" % (checkpoint, self._path, text)
+            ) from exc
 
     def close(self) -> None:
         """Close the session."""
@@ -142,7 +144,7 @@ class GraphSession:
             try:
                 found = self._session.graph.get_tensor_by_name(tensor)
             except (KeyError, ValueError):
-                raise DataError("The graph %s has no input %r." % (self._path, tensor)) from None
+                raise ExportDataError("The graph %s has no input %r." % (self._path, tensor)) from None
             feed[tensor] = value if found.dtype == tf.string else np.asarray(value, found.dtype.as_numpy_dtype)
         return feed
 
@@ -173,7 +175,7 @@ class Stepper:
         self._decode = collection("decode_ops")
         if not self._encode or not self._decode:
             self.session.close()
-            raise DataError("%s is no graph for single steps: it has no encode_ops and decode_ops." % meta)
+            raise ExportDataError("%s is no graph for single steps: it has no encode_ops and decode_ops." % meta)
         self._labels = collection("decoder_input_vars")
         self._scores = collection("decoder_output_vars")
         self._states = collection("_RETURNN_state_vars")
@@ -217,7 +219,7 @@ class Stepper:
         :param states: as returned for the step before
         """
         if len(self.scored) > 1:
-            raise DataError(
+            raise ExportDataError(
                 "The step has several choices with scores, %s. Use begin, scores, set_label and states."
                 % ", ".join(self.scored)
             )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DataError, ExportDataError, ExportError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
@@ -72,7 +72,7 @@ class TFLiteExporter(StreamingExporter):
                 content, tf_ops = convert(temp, select_tf_ops=self.select_tf_ops, quantize=self.quantize)
         except ConversionError as exc:
             layers = layers_of_ops(model.net.plan, graph_def, exc.ops)
-            raise ConfigError(no_form(exc, layers, batch=self.batch, select_tf_ops=self.select_tf_ops)) from exc
+            raise ExportError(no_form(exc, layers, batch=self.batch, select_tf_ops=self.select_tf_ops)) from exc
         path = os.path.join(folder, FILE)
         with open(path, "wb") as file:
             file.write(content)
@@ -92,7 +92,7 @@ class TFLiteExporter(StreamingExporter):
             run_model(path, next(self.samples(model)))
         except DataError as exc:
             types = ops_of_kernel(str(exc), op_types(graph_def))
-            raise ConfigError(refused(exc, layers_of_ops(model.net.plan, graph_def, types))) from exc
+            raise ExportError(refused(exc, layers_of_ops(model.net.plan, graph_def, types))) from exc
 
     def _fixed_shape(self, info: TensorInfo) -> list[Optional[int]]:
         fixed = {"B": self.batch or None, "T": self.frames}
@@ -136,7 +136,7 @@ def run_model(path: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[
             return dict(runner(**{name: feed[name] for name in runner.get_input_details()}))
     except (RuntimeError, ValueError) as exc:
         reason = str(exc).strip().splitlines()[0]
-        raise DataError("TFLite's interpreter can't run %s: %s" % (os.path.basename(path), reason)) from exc
+        raise ExportDataError("TFLite's interpreter can't run %s: %s" % (os.path.basename(path), reason)) from exc
 
 
 def tensor_names(path: str) -> tuple[dict[str, str], dict[str, str]]:

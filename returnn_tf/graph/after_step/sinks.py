@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Protocol
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DataError, DimError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ class OpenSinks:
         sink = self._layers[path].open_sink(run)
         for other, there in self._open.items():
             if sink.path and os.path.abspath(there.path) == os.path.abspath(sink.path):
-                raise ConfigError("The layers %r and %r write the same file %r." % (other, path, sink.path))
+                raise DimError("The layers %r and %r write the same file %r." % (other, path, sink.path))
         return sink
 
     def of_all_passes(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, OptionError
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.reuse import CustomParam, LayerAsParam, relative_name
@@ -135,11 +135,11 @@ def _call(param: CustomParam, read: Mapping[str, Callable[[], Any]], create: Cal
     except ConfigError:
         raise
     except Exception as exc:  # code of the user may raise anything
-        raise ConfigError("%s failed: %s: %s" % (where, type(exc).__name__, exc)) from exc
+        raise OptionError("%s failed: %s: %s" % (where, type(exc).__name__, exc)) from exc
     if not (tf.is_tensor(result) or isinstance(result, tf.Variable)):
-        raise ConfigError("%s must return a tensor or a variable, not %s." % (where, type(result).__name__))
+        raise OptionError("%s must return a tensor or a variable, not %s." % (where, type(result).__name__))
     if result.dtype.base_dtype.name != wanted.dtype:
-        raise ConfigError("%s returns %s, but %s is needed." % (where, result.dtype.base_dtype.name, wanted.dtype))
+        raise OptionError("%s returns %s, but %s is needed." % (where, result.dtype.base_dtype.name, wanted.dtype))
     return result
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.graph.layer import Node
 from returnn_tf.tensor import Data
 
@@ -26,7 +26,7 @@ class ValueOfLayer:
 
     def __call__(self, shape: tuple[int, ...], rng: Any) -> Any:
         """Fail: only the network can compute the value, as it depends on other parameters."""
-        raise ConfigError("the value of the layer %r can only initialise a parameter of a network." % self.node.path)
+        raise OptionError("the value of the layer %r can only initialise a parameter of a network." % self.node.path)
 
     def nodes(self) -> Iterator[Node]:
         """Return everything that the value depends on, the layer itself last of its kind but in no further order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.attention.relative_positional_encoding import TABLE
@@ -25,13 +25,13 @@ def mask_history(node: Node, mask: Node) -> None:
     :raises ConfigError: the mask differs by sequence, but the history does not
     """
     if node.kept:
-        raise ConfigError(
+        raise DimError(
             "layer %r keeps its history from batch to batch, which is not possible for the steps that a mask selects. "
             "Remove its initial_state." % node.path
         )
     batch = _batch(node)
     if batch is None and any(dim.is_batch for dim in mask.output.dims):
-        raise ConfigError(
+        raise DimError(
             "layer %r has the same history in all sequences, but the mask %r differs by sequence. Give it a source "
             "with a batch axis." % (node.path, mask.path)
         )
@@ -93,7 +93,7 @@ def shift_of_picked(ctx: EmitContext, shift_layer: Node, q: Any, before: Any, ke
     """
     table = ctx.aux(shift_layer, TABLE)
     if table is None:
-        raise ConfigError("key_shift must be a relative_positional_encoding if a mask picks the steps.")
+        raise DimError("key_shift must be a relative_positional_encoding if a mask picks the steps.")
     layer: Any = shift_layer.layer
     clipping = layer.clipping
     distance = tf.clip_by_value(tf.range(keys) - tf.expand_dims(before, -1), -clipping, clipping) + clipping

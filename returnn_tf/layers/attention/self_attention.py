@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.config.options import OptionalLayerRef, dropout_rate, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node, Planned
@@ -308,14 +308,14 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
     def weights_template(self) -> Data:
         """Return [batch, others, head, time, time]."""
         if self.plan.kept is not None:
-            raise ConfigError("its keys are also those of other batches (initial_state)")
+            raise DimError("its keys are also those of other batches (initial_state)")
         *rows, time = self.plan.rows.dims
         return Data((*rows, self.plan.heads, time, time), self.node.output.dtype, time_axis=len(rows) + 1)
 
     def emit_weights(self, ctx: EmitContext) -> Any:
         """Emit the projection and the softmax."""
         if self._history(ctx) is not None:
-            raise ConfigError("Layer %r: its keys are also those of other blocks of frames." % self.node.path)
+            raise DimError("Layer %r: its keys are also those of other blocks of frames." % self.node.path)
         q, k, _ = self._split(self._by_head(ctx, projected(ctx, self, self.plan.frames, self.plan.perm, "QKV")))
         return self._weights(ctx, q, k, self._table(ctx))
 

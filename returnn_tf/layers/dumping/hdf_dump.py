@@ -9,8 +9,7 @@ from typing import Annotated, Any, Optional, Union
 
 import numpy as np
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import did_you_mean
+from returnn_tf.config.errors import DataError, DimDataError, DimError, did_you_mean
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
 from returnn_tf.datasets import HDFWriter
@@ -158,7 +157,7 @@ class HDFDumpLayer(Layer):
         """
         path = path_of_rank(self._path(run), run)
         if os.path.exists(path) and not self.extend_existing_file:
-            raise DataError(
+            raise DimDataError(
                 "Layer %r (class 'hdf_dump'): the file %r exists already. Remove it, or choose another name."
                 % (self.node.path, path)
             )
@@ -190,7 +189,7 @@ class HDFDumpLayer(Layer):
         try:
             path = self.filename(**options)
         except Exception as exc:  # code of the config may raise anything
-            raise ConfigError(
+            raise DimError(
                 "Layer %r (class 'hdf_dump'): filename(%s) failed: %s: %s. It is called with these keywords."
                 % (
                     self.node.path,
@@ -200,9 +199,7 @@ class HDFDumpLayer(Layer):
                 )
             ) from exc
         if not isinstance(path, str) or not path:
-            raise ConfigError(
-                "Layer %r (class 'hdf_dump'): filename must return a path, not %r." % (self.node.path, path)
-            )
+            raise DimError("Layer %r (class 'hdf_dump'): filename must return a path, not %r." % (self.node.path, path))
         return path
 
 
@@ -283,7 +280,7 @@ class HdfSink:
             try:
                 self._writer = HDFWriter(self.path, **self._options)
             except DataError as exc:
-                raise DataError("Layer %r (class 'hdf_dump'): %s" % (self._layer, exc)) from exc
+                raise DimDataError("Layer %r (class 'hdf_dump'): %s" % (self._layer, exc)) from exc
         return self._writer
 
     def write(self, values: Mapping[str, Any], tags: Sequence[str]) -> None:
@@ -294,7 +291,7 @@ class HdfSink:
         """
         inputs, sizes = values["data"], values["data:sizes"]
         if len(inputs) != len(tags):
-            raise DataError(
+            raise DimDataError(
                 "Layer %r (class 'hdf_dump'): a batch has %d rows for %d sequences, %s, ..."
                 % (self._layer, len(inputs), len(tags), tags[0])
             )

@@ -1,3 +1,1 @@
 """The losses, one family per file. A new one is one new file with ``@register_loss``."""
-
-ERROR_TOPIC = "targets"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
+from returnn_tf.config.errors import CtcError
 from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, sparse_hint
 from returnn_tf.graph.registry import register_loss
@@ -22,8 +23,6 @@ from returnn_tf.ops.sequence.ctc_variants import softmax_gradient
 from returnn_tf.ops.sequence.edit_distance import sparse_edit_distance, sparse_sequences
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
-
-ERROR_TOPIC = "ctc"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,25 +82,25 @@ class CtcLoss(Loss):
         output, target = ctx.output, ctx.target
         assert target is not None
         if not target.sparse or target.rank != 2 or target.time_axis is None or target.batch_axis is None:
-            raise ctx.error(
+            raise CtcError(
                 "the loss 'ctc' needs a sparse target [batch, time], but %r is %s.%s"
                 % (ctx.target_name, target, sparse_hint(ctx))
             )
         if output.sparse or output.feature_axis is None or output.batch_axis is None or output.rank != 3:
-            raise ctx.error("the loss 'ctc' needs an output [batch, time, classes], but it is %s." % output)
+            raise CtcError("the loss 'ctc' needs an output [batch, time, classes], but it is %s." % output)
         if output.time_axis is None or output.time_axis == output.feature_axis:
-            raise ctx.error("the loss 'ctc' needs a time axis in the output, but it is %s." % output)
+            raise CtcError("the loss 'ctc' needs a time axis in the output, but it is %s." % output)
         if output.dim is not None and target.dim is not None and output.dim != target.dim + 1:
-            raise ctx.error(
+            raise CtcError(
                 "the %s has %d outputs but the target %r has %d labels; with 'ctc' it must have one more, for the "
                 "blank: %d. Omit n_out, and it follows from the target."
                 % (ctx.node.layer.class_name, output.dim, ctx.target_name, target.dim, target.dim + 1)
             )
         if self.use_viterbi and self.ctc_opts:
-            raise ctx.error("the loss 'ctc' with use_viterbi takes no ctc_opts. Remove one of them.")
+            raise CtcError("the loss 'ctc' with use_viterbi takes no ctc_opts. Remove one of them.")
         blank = self._opts.blank_index
         if output.dim is not None and not -output.dim <= blank < output.dim:
-            raise ctx.error("ctc_opts: blank_index %d: there are only %d classes." % (blank, output.dim))
+            raise CtcError("ctc_opts: blank_index %d: there are only %d classes." % (blank, output.dim))
 
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Sum over the sequences."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import TargetError
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, frame_axis, frame_order
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
@@ -194,7 +194,7 @@ def pair_axes(output: Data, target: Data, target_name: str) -> list[int]:
         if into not in axis_of and rest and (dim.size is None or target.dims[rest[0]].size in (None, dim.size)):
             axis_of[into] = rest.pop(0)
     if rest or len(axis_of) != outer.rank:
-        raise ConfigError(
+        raise TargetError(
             "the output %s and the target %r %s do not have the same axes besides the features: %s. Reduce or expand "
             "one of them, so that there is one target per frame of the output."
             % (output, target_name, target, _difference(outer, axis_of, target, rest))

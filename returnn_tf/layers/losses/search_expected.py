@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Optional, Union
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, TargetError
 from returnn_tf.config.options import check_options, declared_options, option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import LOSSES, register_loss
@@ -92,7 +92,7 @@ class ExpectedLoss(Loss):
         name = options.pop("class", None)
         cls = LOSSES.get(name, "loss 'expected_loss'")
         if not cls.needs_target:
-            raise ConfigError("expected_loss: the loss %r has no target to compare with, so it is not a risk." % name)
+            raise TargetError("expected_loss: the loss %r has no target to compare with, so it is not a risk." % name)
         check_options(cls, options, where="loss 'expected_loss': loss %r" % name)
         loss: Loss = cls()
         for key, value in options.items():
@@ -103,7 +103,7 @@ class ExpectedLoss(Loss):
         """Sum over the sequences."""
         beam = ctx.output.beam
         if beam is None:
-            raise ConfigError("Layer %r: %s" % (ctx.node.path, _NO_HYPOTHESES % ctx.output))
+            raise TargetError("Layer %r: %s" % (ctx.node.path, _NO_HYPOTHESES % ctx.output))
         scores = ctx.lowering.beam_scores[beam.of]
         if self.norm_scores:
             total = tf.reduce_logsumexp(scores, axis=1, keepdims=True)

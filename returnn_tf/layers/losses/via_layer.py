@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Optional, Union
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import TargetError
 from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
@@ -60,7 +60,7 @@ class ViaLayerLoss(Loss):
         source = self.align_layer or self.error_signal_layer
         losses = ctx.aux(source, OUTPUT_LOSS)
         if losses is None:
-            raise ConfigError(
+            raise TargetError(
                 "Layer %r: loss 'via_layer': the layer %r (class %r) has no loss. Name a layer such as 'fast_bw', or "
                 "an 'eval' layer with copy_output_loss_from_source_idx."
                 % (ctx.node.path, source.path, source.layer.class_name)
@@ -82,7 +82,7 @@ class ViaLayerLoss(Loss):
         wanted = self.loss_wrt_to_act_in
         if before is None or (isinstance(wanted, str) and before.activation != wanted):
             has = "no activation" if before is None else "the activation %r" % (before.activation,)
-            raise ConfigError(
+            raise TargetError(
                 "Layer %r: loss 'via_layer': loss_wrt_to_act_in is %r, but the layer has %s. Put the loss on "
                 "the layer with that activation." % (ctx.node.path, self.loss_wrt_to_act_in, has)
             )

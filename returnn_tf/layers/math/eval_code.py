@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from returnn_tf.config import ConfigError, nearest_name
+from returnn_tf.config.errors import CodeError, nearest_name
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.lowering import Lowering
@@ -26,8 +26,6 @@ from returnn_tf.ops.frames.shape import moved_axis_perm, to_layout, transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
-ERROR_TOPIC = "code-in-configs"
-
 #: The names that every string sees, besides those of `user_views`.
 _NAMES = ("np", "numpy", "source", "self")
 
@@ -37,12 +35,12 @@ def compile_code(ctx: PlanContext, code: Any, code_locals: Optional[Mapping[str,
     if callable(code):
         return
     if not isinstance(code, str):
-        raise ctx.error("eval must be a string or a function, got %r." % (code,))
+        raise CodeError("eval must be a string or a function, got %r." % (code,))
     try:
         tree = ast.parse(code.strip(), mode="eval")
     except SyntaxError as exc:
         marker = " " * max((exc.offset or 1) - 1, 0) + "^"
-        raise ctx.error(
+        raise CodeError(
             "the eval code does not parse: %s\n    %s\n    %s" % (exc.msg, exc.text or code, marker)
         ) from None
     check_names(ctx, tree, (*_NAMES, *user_views().names), code_locals)
@@ -113,7 +111,7 @@ def _tensor(ctx: EmitContext, value: Any) -> Any:
     """
     if not isinstance(value, (tf.Variable, int, float, bool, np.ndarray, np.generic)) and not tf.is_tensor(value):
         hint = " Does the function lack a return statement?" if value is None else ""
-        raise ConfigError(
+        raise CodeError(
             "Layer %r (class %r): the eval code must give a tensor, but it gave %s.%s"
             % (ctx.node.path, ctx.node.layer.class_name, type(value).__name__, hint)
         )
@@ -172,7 +170,7 @@ class SourceFunction:
         unused = [i for i in range(len(self._nodes)) if i not in self._used]
         if unused:
             node = self._ctx.node
-            raise ConfigError(
+            raise CodeError(
                 "Layer %r (class %r): the eval code does not use %s. Remove what it does not need from 'from'."
                 % (
                     node.path,
@@ -196,7 +194,7 @@ def check_names(ctx: PlanContext, tree: ast.AST, known: Sequence[str], more: Opt
         if node.id not in bound and not hasattr(builtins, node.id):
             near = nearest_name(node.id, sorted(bound))
             hint = "" if near is None else "Did you mean %r? " % near
-            raise ctx.error(
+            raise CodeError(
                 "the eval code uses the unknown name %r. %sGive names of your own by eval_locals." % (node.id, hint)
             )
 
@@ -212,12 +210,12 @@ def check_sources(ctx: PlanContext, tree: ast.AST) -> None:
     for index in used:
         if not isinstance(index, int) or not 0 <= index < len(sources):
             there = "are %d sources" % len(sources) if len(sources) != 1 else "is only source(0)"
-            raise ctx.error("the eval code has source(%r), but there %s." % (index, there))
+            raise CodeError("the eval code has source(%r), but there %s." % (index, there))
     if len(used) != sum(_is_source(node) for node in ast.walk(tree)):
         return  # sources may be found otherwise
     unused = [i for i in range(len(sources)) if i not in used]
     if unused:
-        raise ctx.error(
+        raise CodeError(
             "the eval code does not use %s. Remove what it does not need from 'from'."
             % ", ".join("source(%d), i.e. %r" % (i, sources[i].path) for i in unused)
         )

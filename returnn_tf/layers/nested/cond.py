@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.config.options import option
 from returnn_tf.graph.constraints import constrains_output
 from returnn_tf.graph.emit_context import EmitContext
@@ -376,7 +376,7 @@ class BranchLoss(Loss):
         for what in ("scale", "use_normalized_loss"):
             values = {getattr(node if what == "scale" else node.loss, what) for node in given}
             if len(values) > 1:
-                raise ConfigError(
+                raise DimError(
                     "both branches have a loss %r, but %s differs. Give both the same, or the layers other names."
                     % (name, "its weight (loss_scale)" if what == "scale" else what)
                 )

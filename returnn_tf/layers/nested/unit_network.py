@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, DimError
 from returnn_tf.config.option_values import map_strings
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.read_only import ReadOnlyList
@@ -35,7 +35,7 @@ def unit_network(
     if isinstance(unit, str):
         unit = {"class": "copy", "from": unit}
     if not isinstance(unit, Mapping) or "class" not in unit:
-        raise ConfigError("%s must be a layer such as {'class': 'linear', ...}, not %r." % (where, unit))
+        raise DimError("%s must be a layer such as {'class': 'linear', ...}, not %r." % (where, unit))
     cls = LAYERS.get(unit["class"], where)
     layer = {name: value for name, value in unit.items() if name != "is_output_layer"}  # the enclosing layer may be one
     if "from" not in layer and (cls.needs_sources or (own_data and issubclass(cls, ConcatInputLayer))):

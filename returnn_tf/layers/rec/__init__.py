@@ -1,3 +1,1 @@
 """Recurrent layers."""
-
-ERROR_TOPIC = "options"

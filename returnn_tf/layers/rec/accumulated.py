@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from returnn_tf.config import did_you_mean
+from returnn_tf.config.errors import LoopError, did_you_mean
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node, Planned
@@ -14,8 +14,6 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.rec.state import last_frame
-
-ERROR_TOPIC = "loops"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,13 +106,13 @@ def layer_of_loop(ctx: PlanContext, loop: Any, name: str, needed: str) -> Node:
     :raises ConfigError: no loop, no such layer, or its values are not kept
     """
     if not isinstance(loop, Node) or not isinstance(loop.layer, RecLayer) or not isinstance(loop.layer.unit, dict):
-        raise ctx.error("%r is not a 'rec' layer with a network as unit." % (getattr(loop, "path", loop),))
+        raise LoopError("%r is not a 'rec' layer with a network as unit." % (getattr(loop, "path", loop),))
     node = loop.layer.sub_node(ctx, name)
     if node is not None:
         return ctx.depend(node)
     if name not in loop.layer.unit:
-        raise ctx.error("loop %r has no layer %r. %s" % (loop.path, name, did_you_mean(name, loop.layer.unit)))
-    raise ctx.error(
+        raise LoopError("loop %r has no layer %r. %s" % (loop.path, name, did_you_mean(name, loop.layer.unit)))
+    raise LoopError(
         "the values of layer %r of loop %r are not kept. Give that layer the option %r: True."
         % (name, loop.path, needed)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import HIDDEN_STATE
 from returnn_tf.graph.plan_context import PlanContext
@@ -56,7 +56,7 @@ class CellOverFrames:
             assert ctx.loop_dim is not None
             axis = data.dims.index(ctx.loop_dim)
         if axis in (feature, data.batch_axis):
-            raise ctx.error(
+            raise OptionError(
                 "cannot iterate over the %s axis of %s." % ("feature" if axis == feature else "batch", data)
             )
         if data.sparse_dim is not None:
@@ -79,7 +79,7 @@ class CellOverFrames:
         if merge:
             x = tf.reshape(x, tf.stack([shape[0], -1] + (shape[-1:] if has_feature else [])))
         if layer.direction == -1 and ctx.continues:
-            raise ConfigError(
+            raise OptionError(
                 "Layer %r (class 'rec') runs backwards, from the end of whole sequences, so it can't go on from block "
                 "to block of frames. Use direction 1." % ctx.node.path
             )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
-from returnn_tf.config import did_you_mean
+from returnn_tf.config.errors import OptionError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import hidden_state_of
@@ -57,16 +57,16 @@ class GetLastHiddenStateLayer(Planned[GetLastHiddenStatePlan]):
     def template(self, ctx: PlanContext) -> GetLastHiddenStatePlan:
         """Return the template of the source without the time axis."""
         if self.combine != "concat":
-            raise ctx.error("combine must be 'concat', not %r." % (self.combine,))
+            raise OptionError("combine must be 'concat', not %r." % (self.combine,))
         if not self.sources:
-            raise ctx.error("needs a source: the recurrent layer, e.g. 'from': 'encoder'.")
+            raise OptionError("needs a source: the recurrent layer, e.g. 'from': 'encoder'.")
         picked = [self._pick(ctx, node) for node in self.sources]
         data = _first(picked)
         size = sum(state.sizes[index] for state, picks in picked for index in picks)
         for node, (state, _) in zip(self.sources, picked):
             self._check_axes(ctx, node, state.parts[0], data)
         if self.n_out is not None and self.n_out != size:
-            raise ctx.error("n_out is %d, but the state %r has dim %d. Omit n_out." % (self.n_out, self.key, size))
+            raise OptionError("n_out is %d, but the state %r has dim %d. Omit n_out." % (self.n_out, self.key, size))
         assert data.feature_axis is not None
         out = data.dims[data.feature_axis] if size == data.dim else ctx.new_feature(size)
         return GetLastHiddenStatePlan(data.with_feature(data.feature_axis, ctx.bind(self.out_dim, out)), picked)
@@ -75,7 +75,7 @@ class GetLastHiddenStateLayer(Planned[GetLastHiddenStatePlan]):
         """Return (the hidden state of a source, indices of the tensors that ``key`` selects)."""
         state = hidden_state_of(node)
         if state is None:
-            raise ctx.error(
+            raise OptionError(
                 "source %r (class %r) has no hidden state. Take it from a recurrent layer, e.g. of class 'rec'."
                 % (node.path, node.layer.class_name)
             )
@@ -83,13 +83,13 @@ class GetLastHiddenStateLayer(Planned[GetLastHiddenStatePlan]):
         if self.key is None or self.key == "*":
             return state, list(range(state.count))
         if not state.keys:
-            raise ctx.error(
+            raise OptionError(
                 "the unit of source %r has a single state without a name, so there is no key %r. Omit key."
                 % (node.path, self.key)
             )
         if self.key not in state.keys:
             hint = did_you_mean(self.key, [*state.keys, "*"])
-            raise ctx.error("the state of source %r has no key %r. %s" % (node.path, self.key, hint))
+            raise OptionError("the state of source %r has no key %r. %s" % (node.path, self.key, hint))
         return state, [state.keys.index(self.key)]
 
     def _check_axes(self, ctx: PlanContext, node: Node, data: Data, common: Data) -> None:
@@ -97,7 +97,7 @@ class GetLastHiddenStateLayer(Planned[GetLastHiddenStatePlan]):
             data.without_axes([data.feature_axis or 0]), common.without_axes([common.feature_axis or 0])
         )
         if data.rank != common.rank or None in mapped:
-            raise ctx.error(
+            raise OptionError(
                 "the state of source %r is %s, but that of %r is %s: only their feature dims may differ."
                 % (node.path, data, self.source.path, common)
             )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import OptionError, did_you_mean
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import hidden_state_of
 from returnn_tf.graph.layer import Node
@@ -59,7 +59,7 @@ def plan_given_state(ctx: PlanContext, given: Any, state: HiddenState) -> list[I
     """
     values = list(given.values()) if isinstance(given, Mapping) else given if isinstance(given, list) else [given]
     if not values or not all(isinstance(value, Node) for value in values):
-        raise ctx.error(
+        raise OptionError(
             "state must name a layer with the state before the step, or be a dict of these%s, not %r."
             % (" with the keys " + " and ".join(state.keys) if state.keys else "", given)
         )
@@ -78,12 +78,12 @@ class _Planner:
 
     def all(self, given: Any) -> list[InitialState]:
         """Plan all tensors."""
-        ctx, option, keys = self._ctx, self._option, self._state.keys
+        option, keys = self._option, self._state.keys
         if isinstance(given, Node):
             return self._from_layer(given)
         if isinstance(given, (list, tuple)):
             if len(given) != len(keys):
-                raise ctx.error(
+                raise OptionError(
                     "%s is a list of %d entries, but the state of this unit is %s. Write a dict with its keys."
                     % (option, len(given), " and ".join(keys) or "one tensor without a name")
                 )
@@ -91,16 +91,16 @@ class _Planner:
         if not isinstance(given, Mapping):
             return [self._part(given, name, None, index) for index, name in enumerate(keys or ("var",))]
         if not keys:
-            raise ctx.error(
+            raise OptionError(
                 "%s is a dict with the keys %s, but this unit has a single state without a name. "
                 "Write %s: <the value> instead." % (option, sorted(given), option)
             )
         for key in given:
             if key not in keys:
-                raise ctx.error("%s has the unknown key %r. %s" % (option, key, did_you_mean(key, keys)))
+                raise OptionError("%s has the unknown key %r. %s" % (option, key, did_you_mean(key, keys)))
         for key in keys:
             if key not in given:
-                raise ctx.error("%s has no key %r. Add it, e.g. %r: 'zeros'." % (option, key, key))
+                raise OptionError("%s has no key %r. Add it, e.g. %r: 'zeros'." % (option, key, key))
         return [self._part(given[key], key, key, index) for index, key in enumerate(keys)]
 
     def _from_layer(self, node: Node) -> list[InitialState]:
@@ -110,17 +110,17 @@ class _Planner:
         if other is not None:
             depend_on_state(ctx, node)
             if other.keys != state.keys:
-                raise ctx.error(
+                raise OptionError(
                     "%s: the state of layer %r is %s, but that of this unit is %s. Take the state of a layer with the "
                     "same unit, or give one tensor after the other, as a dict." % (option, node.path, other, state)
                 )
             if other.sizes != state.sizes:
-                raise ctx.error(
+                raise OptionError(
                     "%s: the state of layer %r is %s, but that of this unit is %s. The n_out and unit_opts of both "
                     "layers must be the same." % (option, node.path, other, state)
                 )
             if other.unit != state.unit:
-                raise ctx.error(
+                raise OptionError(
                     "%s: the state of layer %r is %s, but that of this unit is %s. Take the state of a layer with the "
                     "same unit." % (option, node.path, _kind(other), _kind(state))
                 )
@@ -128,7 +128,7 @@ class _Planner:
                 self._check_fits(part, into, "%s: the state of layer %r" % (option, node.path))
             return [InitialState(node=node, state_index=index) for index in range(state.count)]
         if state.keys:
-            raise ctx.error(
+            raise OptionError(
                 "%s: layer %r has no hidden state, and its output cannot serve as both of %s. Give a layer for "
                 "each, as %s: {%s}."
                 % (
@@ -170,7 +170,7 @@ class _Planner:
             variable = "%skeep_state_%s" % (self._prefix, name)
             ctx.keep(str(index), variable, data, resets=KEPT[given])
             return InitialState(kept=str(index))
-        raise ctx.error(
+        raise OptionError(
             "%s must be 'zeros', 'ones', 'var', 'keep_over_epoch', 'keep_over_epoch_no_init', 'placeholder', 0, 1, a "
             "layer or a dict, not %r." % (what, given)
         )
@@ -183,7 +183,7 @@ class _Planner:
         # A recurrent layer over frames: not its frames but its state can be meant.
         depend_on_state(self._ctx, node)
         if key is not None and key not in other.keys:
-            raise self._ctx.error("%s: the state of layer %r has no %r, it is %s." % (what, node.path, key, other))
+            raise OptionError("%s: the state of layer %r has no %r, it is %s." % (what, node.path, key, other))
         picked = 0 if key is None else other.keys.index(key)
         self._check_fits(other.parts[picked], into, "%s: the state of layer %r" % (what, node.path))
         return InitialState(node=node, state_index=picked)
@@ -194,7 +194,7 @@ class _Planner:
         lost = [dim for dim, target in zip(data.dims, match_axes(data, into)) if target is None and dim.size != 1]
         has_feature = data.feature_dim is not None and data.dim == into.dim
         if lost or not has_feature:
-            raise self._ctx.error("%s is %s, but %s is needed." % (what, data, into))
+            raise OptionError("%s is %s, but %s is needed." % (what, data, into))
 
 
 def _kind(state: HiddenState) -> str:
@@ -224,5 +224,5 @@ def _emit_part(ctx: EmitContext, part: InitialState, data: Data) -> Any:
     state = hidden_state_of(part.node)
     values = state_values(ctx, part.node)
     if state is None or values is None:
-        raise ConfigError("layer %r has no hidden state" % part.node.path)
+        raise OptionError("layer %r has no hidden state" % part.node.path)
     return to_layout(values[part.state_index], state.parts[part.state_index], data)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config import did_you_mean
+from returnn_tf.config.errors import OptionError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
@@ -87,18 +87,18 @@ class MDLstmLayer(ConcatInputLayer, Planned[MDLstmPlan]):
         """Infer the output: [batch, rows, columns, n_out]."""
         corners = self._checked_corners(ctx)
         if self.combine not in COMBINE:
-            raise ctx.error("unknown combine %r. %s" % (self.combine, did_you_mean(self.combine, COMBINE)))
+            raise OptionError("unknown combine %r. %s" % (self.combine, did_you_mean(self.combine, COMBINE)))
         data = self.input_template(ctx)
         n_in = ctx.need_static(ctx.need_feature(data), "the feature axis")
         axes = spatial_axes(ctx, data, self.in_spatial_dims, 2, "an image")
         if len(axes.lead) != 1 or data.batch_axis is None:
-            raise ctx.error(
+            raise OptionError(
                 "the source is %s, but it must have the axes batch, rows, columns, feature, and no others." % data
             )
         out = ctx.out_feature()
         n_out, count = ctx.need_static(out, "n_out"), len(corners)
         if self.combine == "concat" and n_out % count:
-            raise ctx.error("n_out %d is not divisible by the %d directions." % (n_out, count))
+            raise OptionError("n_out %d is not divisible by the %d directions." % (n_out, count))
         self._declare_params(ctx, corners, n_in, n_out // count if self.combine == "concat" else n_out)
         return MDLstmPlan(axes.template(axes.dims, out), corners, axes)
 
@@ -106,13 +106,13 @@ class MDLstmLayer(ConcatInputLayer, Planned[MDLstmPlan]):
         names = list(CORNERS)
         if isinstance(self.directions, int):
             if not 1 <= self.directions <= len(names):
-                raise ctx.error("directions must be 1 to %d, got %d." % (len(names), self.directions))
+                raise OptionError("directions must be 1 to %d, got %d." % (len(names), self.directions))
             return names[: self.directions]
         for name in self.directions:
             if name not in CORNERS:
-                raise ctx.error("directions: unknown corner %r. %s" % (name, did_you_mean(str(name), CORNERS)))
+                raise OptionError("directions: unknown corner %r. %s" % (name, did_you_mean(str(name), CORNERS)))
         if not self.directions or len(set(self.directions)) != len(self.directions):
-            raise ctx.error("directions must be different corners, at least one, got %r." % (self.directions,))
+            raise OptionError("directions must be different corners, at least one, got %r." % (self.directions,))
         return list(self.directions)
 
     def _declare_params(self, ctx: PlanContext, corners: Sequence[str], n_in: int, n: int) -> None:

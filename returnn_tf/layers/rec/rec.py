@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Optional, Union
 
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
@@ -219,26 +220,26 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
 
     def _check_no_cell_options(self, ctx: PlanContext) -> None:
         if self.axis is single_step_dim or self.state is not None:
-            raise ctx.error(
+            raise OptionError(
                 "a network as unit can't do a single step: it runs over an axis, or to its layer 'end'. Use a "
                 "subnetwork layer, or name the axis."
             )
         for name in ("initial_state", "unit_opts"):
             if getattr(self, name) is not None:
-                raise ctx.error("the option %r is for a cell; here it belongs to a layer in the unit." % name)
+                raise OptionError("the option %r is for a cell; here it belongs to a layer in the unit." % name)
         if self.direction == -1:
-            raise ctx.error("direction -1 is for a cell. Reverse the source and the output instead.")
+            raise OptionError("direction -1 is for a cell. Reverse the source and the output instead.")
 
     def _check_options(self, ctx: PlanContext) -> None:
         if not isinstance(self.unit, str):
-            raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
+            raise OptionError("the unit must be a name such as 'lstm', not %r." % (self.unit,))
         for name in _STEP_NETWORK_OPTIONS:
             if getattr(self, name) is not None:
                 ctx.log_inert(name, "it is for a network as unit, not for the cell %r" % self.unit)
         if self.direction not in (None, 1, -1):
-            raise ctx.error("direction must be 1 or -1, not %r." % (self.direction,))
+            raise OptionError("direction must be 1 or -1, not %r." % (self.direction,))
         if self.state is not None and self.initial_state is not None:
-            raise ctx.error("state gives the state before this one step, so initial_state has no effect. Remove one.")
+            raise OptionError("state gives the state before this one step, so initial_state has no effect. Remove one.")
 
     def ignores_padding(self) -> bool:
         """Return whether it is a cell, which skips padding, or a network whose layers all run outside of the loop."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Protocol
 
+from returnn_tf.config.errors import OptionError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.cell_once import CellOnce
@@ -63,7 +64,7 @@ def plan_cell_run(ctx: PlanContext, layer: Any, data: Data) -> RecRun:
     if not is_single_step(ctx, layer, data):
         return CellOverFrames(ctx, layer, data)
     if layer.direction == -1:
-        raise ctx.error("direction -1 reverses a sequence, but this is a single step. Remove the option.")
+        raise OptionError("direction -1 reverses a sequence, but this is a single step. Remove the option.")
     if layer.state is not None:
         return CellOnce(ctx, layer, data)
     if ctx.loop_dim is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import option
 from returnn_tf.graph.option_types import Init
 from returnn_tf.graph.plan_context import PlanContext
@@ -33,9 +34,9 @@ class RnnCellLayer(RecLayer):
     def template(self, ctx: PlanContext) -> RecPlan:
         """Infer the output: like `rec`, but only inside a loop."""
         if not ctx.in_step and ctx.loop_dim is None:
-            raise ctx.error("is one step of a cell, for the network inside of a 'rec' layer. Here use class 'rec'.")
+            raise OptionError("is one step of a cell, for the network inside of a 'rec' layer. Here use class 'rec'.")
         if not isinstance(self.unit, str):
-            raise ctx.error("the unit must be a name such as 'lstm', not %r." % (self.unit,))
+            raise OptionError("the unit must be a name such as 'lstm', not %r." % (self.unit,))
         return super().template(ctx)
 
     def weights_inits(self) -> tuple[Init, Init]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node, Planned
@@ -87,16 +88,16 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
     def template(self, ctx: PlanContext) -> TwoDLstmPlan:
         """Infer the output: [target, batch, n], in a step [batch, n]."""
         if len(self.sources) != 2:
-            raise ctx.error(
+            raise OptionError(
                 "needs two sources, the source sequence and the target, e.g. 'from': ['base:encoder', 'target_embed'], "
                 "got %d." % len(self.sources)
             )
         if self.unit_opts:
-            raise ctx.error("unit_opts: the cell has no options, got %s. Remove it." % sorted(self.unit_opts))
+            raise OptionError("unit_opts: the cell has no options, got %s. Remove it." % sorted(self.unit_opts))
         source, target = (node.output for node in self.sources)
         frames = source.time_dim
         if frames is None:
-            raise ctx.error("the source sequence %r has no time axis, it is %s." % (self.source.path, source))
+            raise OptionError("the source sequence %r has no time axis, it is %s." % (self.source.path, source))
         source_axes = _axes(ctx, self.source, frames)
         steps = None if ctx.in_step and target.time_dim is None else self._target_dim(ctx, target)
         target_axes = _axes(ctx, self.sources[1], steps if steps in target.dims else None)
@@ -121,7 +122,7 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
         if ctx.loop_dim is not None and (ctx.loop_dim in target.dims or target.time_dim is None):
             return ctx.loop_dim
         if target.time_dim is None:
-            raise ctx.error(
+            raise OptionError(
                 "the target %r has no time axis, it is %s. Outside of a loop the target is a sequence too."
                 % (self.sources[1].path, target)
             )
@@ -176,7 +177,7 @@ def _axes(ctx: PlanContext, node: Node, frames: Optional[Dim]) -> list[int]:
     axes = [] if frames is None else [data.dims.index(frames)]
     axes += [axis for axis in (data.batch_axis, data.feature_axis) if axis is not None]
     if len(axes) != data.rank or data.batch_axis is None:
-        raise ctx.error(
+        raise OptionError(
             "source %r is %s, but it must have the axes batch, %sfeature, and no others."
             % (node.path, data, "" if frames is None else "%s, " % frames)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
+from returnn_tf.config.errors import LoopError
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
@@ -14,8 +15,6 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
-
-ERROR_TOPIC = "loops"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,12 +51,12 @@ class RecUnstackLayer(Planned[RecUnstackPlan]):
         """Infer the output without the axis in a step."""
         data = ctx.single_source()
         if not ctx.in_step and ctx.loop_dim is None:
-            raise ctx.error("takes the frame of a step: put it into the unit of a 'rec' layer.")
+            raise LoopError("takes the frame of a step: put it into the unit of a 'rec' layer.")
         axis = unstacked_axis(ctx, data, self.axis)
         if ctx.loop_dim is None:
             return RecUnstackPlan(data.without_axes([axis]), axis)
         if ctx.loop_dim in data.dims:
-            raise ctx.error("the source %s is a layer of the loop; name an outer one, e.g. 'base:encoder'." % data)
+            raise LoopError("the source %s is a layer of the loop; name an outer one, e.g. 'base:encoder'." % data)
         time = None if data.time_axis == axis else data.time_axis
         return RecUnstackPlan(data.with_dim(axis, ctx.loop_dim).replace(time_axis=time), axis)
 
@@ -76,5 +75,5 @@ def unstacked_axis(ctx: PlanContext, data: Data, axis: Any) -> int:
     """
     found = data.time_axis if axis is None else ctx.axis(data, axis)
     if found is None:
-        raise ctx.error("the source %s has no time axis. Name one by the option 'axis'." % data)
+        raise LoopError("the source %s has no time axis. Name one by the option 'axis'." % data)
     return found

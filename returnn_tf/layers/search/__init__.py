@@ -1,3 +1,1 @@
 """Beam search: choices, scores, beams."""
-
-ERROR_TOPIC = "search"

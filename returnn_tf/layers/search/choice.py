@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config.options import LayerRef, LayerRefs, OptionError, option, probability
+from returnn_tf.config.errors import SearchError, TargetError
+from returnn_tf.config.options import LayerRef, LayerRefs, OptionValueError, option, probability
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -31,7 +32,7 @@ class SamplingOptions:
 def gold_probability(given: Any) -> float:
     """Return the option ``scheduled_sampling`` as the probability of the target.
 
-    :raises OptionError: neither a bool, a probability nor a dict, or not from 0 to 1
+    :raises OptionValueError: neither a bool, a probability nor a dict, or not from 0 to 1
     """
     if isinstance(given, Mapping):
         opts = SamplingOptions(**given)
@@ -41,8 +42,9 @@ def gold_probability(given: Any) -> float:
     else:
         gold = -1.0
     if not 0.0 <= gold <= 1.0:
-        raise OptionError(
-            "scheduled_sampling must be True, a probability, or {'gold_mixin_prob': probability}, not %r." % (given,)
+        raise OptionValueError(
+            "scheduled_sampling must be True, a probability, or {'gold_mixin_prob': probability}, not %r." % (given,),
+            topic="search",
         )
     return gold
 
@@ -184,37 +186,45 @@ class ChoiceLayer(Planned[ChoicePlan]):
         if type(self).follows_target(given, ctx.search):
             return self._planned_targets(ctx)
         if not self.sources:
-            raise OptionError(
+            raise OptionValueError(
                 "has no source with scores to search. Name the layer with the probabilities of the labels in "
-                "'from', and the reference for training in 'target'."
+                "'from', and the reference for training in 'target'.",
+                topic="search",
             )
         truths: list[Node] = []
         if self.cheating or self.samples:
             if not self.cheating or len(self.sources) == 1:
                 truths = [ctx.depend(ctx.planner.target_node(ctx.node, t)) for t in self.target_names]
             else:
-                raise ctx.error("cheating needs a single source, but there are %d." % len(self.sources))
+                raise SearchError("cheating needs a single source, but there are %d." % len(self.sources))
         return self._planned_search(ctx, truths)
 
     def _check_options(self, ctx: PlanContext) -> None:
         if self.beam_size < 1:
-            raise OptionError("beam_size must be at least 1, got %d." % self.beam_size)
+            raise OptionValueError("beam_size must be at least 1, got %d." % self.beam_size, topic="search")
         if self.cheating and not self.target:
-            raise OptionError("cheating needs the option 'target', whose labels stay in the beam.")
+            raise OptionValueError("cheating needs the option 'target', whose labels stay in the beam.", topic="search")
         if not self.target and self.search is False:
-            raise OptionError("with search=False it follows the target, but there is none. Give the option 'target'.")
+            raise OptionValueError(
+                "with search=False it follows the target, but there is none. Give the option 'target'.", topic="search"
+            )
         if self.early_stop and not self._scores_only_fall():
-            raise OptionError(
+            raise OptionValueError(
                 "early_stop is for scores that only fall: not with prob_scale below 0, another base_beam_score_scale "
-                "than 1, custom_score_combine, random_sample_scale, cheating or recombine."
+                "than 1, custom_score_combine, random_sample_scale, cheating or recombine.",
+                topic="search",
             )
         if self.recombine is None and (self.recombine_by is not None or self.recombine_blank is not None):
-            raise OptionError("recombine_by and recombine_blank need the option 'recombine': 'max' or 'sum'.")
+            raise OptionValueError(
+                "recombine_by and recombine_blank need the option 'recombine': 'max' or 'sum'.", topic="search"
+            )
         if self.recombine and self.recombine_by is None and (self.keep_beams or len(self.sources) > 1):
-            raise OptionError("recombine without recombine_by is for a single source and without keep_beams.")
+            raise OptionValueError(
+                "recombine without recombine_by is for a single source and without keep_beams.", topic="search"
+            )
         gold_probability(self.scheduled_sampling)
         if ctx.loop_dim is None and not ctx.in_step:
-            raise ctx.error("chooses labels in a loop: put it into the unit of a 'rec' layer.")
+            raise SearchError("chooses labels in a loop: put it into the unit of a 'rec' layer.")
 
     def _scores_only_fall(self) -> bool:
         weights = self.prob_scale >= 0 and self.base_beam_score_scale == 1
@@ -247,10 +257,10 @@ class ChoiceLayer(Planned[ChoicePlan]):
             node = ctx.depend(ctx.planner.target_node(ctx.node, target))
             data, time = node.output, node.output.time_axis
             if time is None:
-                raise ctx.error("the target %r %s has no time axis." % (target, data))
+                raise SearchError("the target %r %s has no time axis." % (target, data))
             if not data.sparse and self.input_type != "regression":
                 text = "chooses labels, but the target %r has none: %s. Name a data key or layer with labels."
-                raise ctx.error(text % (target, data), topic="targets")
+                raise TargetError(text % (target, data))
             followed.append(node)
             data = data.without_axes([time]) if ctx.loop_dim is None else data.with_dim(time, ctx.loop_dim)
             templates.append(data.replace(time_axis=None, vocab=None))
@@ -267,7 +277,7 @@ class ChoiceLayer(Planned[ChoicePlan]):
             return ChoicePlan(ctx.single_source(), truths=truths)
         targets = self.target_names
         if len(targets) not in (0, len(self.sources)):
-            raise ctx.error(
+            raise SearchError(
                 "there are %d sources but %d targets; the i-th source has the scores of the labels of the i-th "
                 "target." % (len(self.sources), len(targets))
             )
@@ -288,13 +298,13 @@ class ChoiceLayer(Planned[ChoicePlan]):
         dim = ctx.need_feature(source)
         size = ctx.need_static(dim, "the number of labels")
         if self.n_out is not None and self.n_out != size:
-            raise ctx.error("n_out is %d, but the source %s has scores for %d labels." % (self.n_out, source, size))
+            raise SearchError("n_out is %d, but the source %s has scores for %d labels." % (self.n_out, source, size))
         labels = ctx.planner.target_data(ctx.node, target).sparse_dim if target else None
         if labels is None or labels.size != size:
             labels = ctx.new_feature(size, "%s:labels" % ctx.node.path)
         data = source.without_axes([source.feature_axis] if source.feature_axis is not None else [])
         if data.rank != 1:
-            raise ctx.error("the source must be [batch, labels] in a step, but it is %s." % source)
+            raise SearchError("the source must be [batch, labels] in a step, but it is %s." % source)
         return data.replace(dtype="int32", sparse_dim=labels, vocab=None)
 
     def _source_beams(self, ctx: PlanContext) -> list[int]:
@@ -306,7 +316,7 @@ class ChoiceLayer(Planned[ChoicePlan]):
         elif isinstance(sizes, int):
             sizes = [sizes] * count
         if len(sizes) != count or not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise ctx.error(
+            raise SearchError(
                 "source_beam_sizes must be %d positive numbers, one for each source, not %r."
                 % (count, self.source_beam_sizes)
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import SearchError
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import Aux, first_axis
 from returnn_tf.graph.emit_context import EmitContext
@@ -211,7 +211,7 @@ class ChoiceStep:
             or not scores.shape.is_compatible_with(scores_in.shape)
         ):
             found = "%s %s" % (scores.dtype.name, scores.shape) if tf.is_tensor(scores) else repr(scores)
-            raise ConfigError("%s, but it returned %s." % (what, found))
+            raise SearchError("%s, but it returned %s." % (what, found))
         same = tf.debugging.assert_equal(tf.shape(scores), tf.shape(scores_in), message=what + ".")
         with tf.control_dependencies([same]):
             return tf.identity(scores)
@@ -250,7 +250,7 @@ class BeamScoresLayer(Layer):
         source = ctx.single_source()
         batch = next((d for d in source.dims if d.is_batch), None)
         if batch is None:
-            raise ctx.error("the source %s has no batch axis, so no hypotheses." % source)
+            raise SearchError("the source %s has no batch axis, so no hypotheses." % source)
         return Data((batch,), ctx.float_dtype)
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -331,7 +331,7 @@ class SplitBatchBeamLayer(Planned[SplitBatchBeamPlan]):
         data = ctx.single_source()
         axis = data.batch_axis
         if axis is None:
-            raise ctx.error("the source %s has no batch axis." % data)
+            raise SearchError("the source %s has no batch axis." % data)
         size = 1 if data.beam is None else data.beam.size
         beam = ctx.bind(self.beam_dim, ctx.new_spatial(size, "beam"))
         axis_of_time, time = data.time_axis, None

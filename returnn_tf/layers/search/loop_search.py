@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional, cast
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import LoopError
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.loops.plan import Ending, LoopSearch
-
-ERROR_TOPIC = "loops"
 
 
 def loop_search(nodes: Sequence[Node], ending: Ending) -> Optional[LoopSearch]:
@@ -45,14 +43,14 @@ def _check_kept_beams(choices: Sequence[Node]) -> None:
         if not layer.keep_beams:
             continue
         if layer.beam_size % count:
-            raise ConfigError(
+            raise LoopError(
                 "Layer %r: keep_beams continues each of the %d hypotheses of %r by the same number of labels, so "
                 "beam_size must be a multiple of %d, it is %d."
                 % (node.path, count, before.path, count, layer.beam_size)
             )
         labels = [source.output.dim for source in layer.sources]
         if len(labels) == 1 and labels[0] is not None and layer.beam_size // count > labels[0]:
-            raise ConfigError(
+            raise LoopError(
                 "Layer %r: keep_beams continues each of the %d hypotheses by %d labels, but there are only %d. "
                 "Reduce beam_size to at most %d."
                 % (node.path, count, layer.beam_size // count, labels[0], count * labels[0])
@@ -65,12 +63,12 @@ def _check_early_stop(choices: Sequence[Node], ending: Ending) -> None:
         if not cast(ChoiceLayer, choice.layer).early_stop:
             continue
         if len(choices) > 1:
-            raise ConfigError(
+            raise LoopError(
                 "Layer %r: early_stop is for the only choice of a loop, but there are %d. Remove the option."
                 % (choice.path, len(choices))
             )
         if ending.end is None:
-            raise ConfigError(
+            raise LoopError(
                 "Layer %r: early_stop needs a loop that finds its end itself, but its number of steps is known. Remove "
                 "the option, or give the loop a layer 'end'." % choice.path
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ConfigError, SearchError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.choice_scores import log_probs_of
@@ -45,6 +45,6 @@ def scores_for_search(ctx: EmitContext) -> Any:
 
 
 def _error(node: Node, text: str) -> ConfigError:
-    return ConfigError(
+    return SearchError(
         "Layer %r (class 'choice') can't be left to a search outside of the graph: %s." % (node.path, text)
     )

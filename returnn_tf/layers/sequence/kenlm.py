@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 
 from returnn_tf.config import DataError
-from returnn_tf.config.options import OptionError, option
+from returnn_tf.config.options import OptionValueError, option
 from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.vocabulary import read_labels
 from returnn_tf.graph.emit_context import EmitContext
@@ -86,13 +86,15 @@ class KenLmLayer(Planned[KenLmPlan]):
         path, vocab = (path_of(getattr(self, name), where=name) for name in ("lm_file", "vocab_file"))
         for option_name, file in (("lm_file", path), ("vocab_file", vocab)):
             if not os.path.exists(file):
-                raise OptionError("%s %r does not exist (current directory: %s)." % (option_name, file, os.getcwd()))
+                raise OptionValueError(
+                    "%s %r does not exist (current directory: %s)." % (option_name, file, os.getcwd())
+                )
         if source.sparse_dim is None or source.rank != 1 or source.batch_axis is None:
             raise ctx.error("the source must be one label per sequence, but it is %s." % source)
         try:
             labels = read_labels(vocab)
         except DataError as exc:
-            raise OptionError("vocab_file: %s" % exc) from exc
+            raise OptionValueError("vocab_file: %s" % exc) from exc
         size = ctx.need_static(source.sparse_dim, "the number of labels")
         if len(labels) != size:
             text = "vocab_file %r has %d labels, but the source %s has %d."

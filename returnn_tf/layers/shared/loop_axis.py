@@ -61,7 +61,6 @@ def check_lengths_of(ctx: PlanContext, data: Data, axis: int) -> None:
         raise ctx.error(
             "the source %s has no batch axis, but each sequence has its own length in %s. First combine it "
             "with a source that has one." % (data, dim),
-            topic="dims",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import from_options
 from returnn_tf.native.product import matmul
 from returnn_tf.ops.cells.params import CellParam, axes_of, whole
@@ -95,7 +95,7 @@ class Cell:
 
     def _check_input(self) -> None:
         if self.sparse_input and not self.takes_classes:
-            raise ConfigError(
+            raise OptionError(
                 "%s: unit %r needs vectors, but the input is sparse with dim %d. Put a layer in front that looks up a "
                 "vector for each class, {'class': 'linear', 'activation': None, 'with_bias': False, 'n_out': ...}."
                 % (self.where, self.unit, self.in_dim)
@@ -103,7 +103,7 @@ class Cell:
         if self.input_projection:
             return
         if not self.splits_input_weights:
-            raise ConfigError(
+            raise OptionError(
                 "%s: unit %r has no separate input projection: its input weights are inside of its kernel or between "
                 "other operations. Remove input_projection=False. (Of the LSTMs, 'nativelstm2' has one.)"
                 % (self.where, self.unit)
@@ -111,7 +111,7 @@ class Cell:
         width = self.projected_dim
         if self.sparse_input or self.in_dim != width:
             product = " (%d * n_out)" % self.gates if width == self.gates * self.n_out else ""
-            raise ConfigError(
+            raise OptionError(
                 "%s: input_projection=False needs a dense input of dim %d%s, but the input %s dim %d. "
                 "Remove that option, or project the input with a linear layer of n_out %d."
                 % (self.where, width, product, "is sparse with" if self.sparse_input else "has", self.in_dim, width)

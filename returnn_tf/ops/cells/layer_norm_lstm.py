@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import above, option
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.ops.cells.base import Cell, Params, State, drop_rate, dropout
@@ -66,7 +66,7 @@ class LayerNormLstm(Cell):
         super().__init__(n_out, in_dim, unit_opts=unit_opts, **kwargs)
         used = [name for name in GATE_NORMS if getattr(self.opts, name)]
         if len(used) > 1:
-            raise ConfigError(
+            raise OptionError(
                 "%s: unit_opts %s exclude each other. Switch off all but one, e.g. %r: False (it is on by default)."
                 % (self.where, " and ".join(used), used[0])
             )

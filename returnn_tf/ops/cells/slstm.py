@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
 from returnn_tf.ops.cells.base import Cell, Kernel, NativeKernel, Params, State, all_lengths
@@ -57,7 +57,7 @@ class SLstm(Cell):
         super().__init__(n_out, in_dim, **kwargs)
         heads = self.opts.num_heads
         if n_out % heads:
-            raise ConfigError(
+            raise OptionError(
                 "%s: n_out %d of unit 'slstm' is not divisible by num_heads %d. Set n_out to %d, or another num_heads."
                 % (self.where, n_out, heads, -(-n_out // heads) * heads)
             )

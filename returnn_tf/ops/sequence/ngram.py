@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import OptionDataError
 from returnn_tf.datasets.core.safe_files import check_regular
 
 UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
@@ -34,18 +34,20 @@ class ArpaModel:
             with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
                 announced, found, complete = self._read(file)
         except (OSError, EOFError, ValueError, IndexError) as exc:
-            raise DataError(
+            raise OptionDataError(
                 "lm_file %r can't be read as ARPA file: %s. For a binary file install kenlm." % (path, exc)
             ) from exc
         if not found:
-            raise DataError("lm_file %r is not an ARPA file: it has no section \\1-grams:." % path)
+            raise OptionDataError("lm_file %r is not an ARPA file: it has no section \\1-grams:." % path)
         wrong = [n for n in sorted({*announced, *found}) if announced.get(n) != found.get(n, 0)]
         if wrong or not complete:
             what = ["%s %d-grams, of which it has %d" % (announced.get(n, "no"), n, found.get(n, 0)) for n in wrong]
             faults = (["its section \\data\\ announces %s" % ", ".join(what)] if wrong else []) + (
                 [] if complete else ["it does not end with \\end\\"]
             )
-            raise DataError("lm_file %r is not complete: %s. Copy or write it again." % (path, ", and ".join(faults)))
+            raise OptionDataError(
+                "lm_file %r is not complete: %s. Copy or write it again." % (path, ", and ".join(faults))
+            )
         self.order = max(found)
 
     def _read(self, lines: Iterable[bytes]) -> tuple[dict[int, int], dict[int, int], bool]:
@@ -106,7 +108,7 @@ class KenLmModel:
         try:
             self._model: Any = kenlm.Model(path)
         except (OSError, RuntimeError) as exc:
-            raise DataError("lm_file %r can't be read by kenlm: %s" % (path, exc)) from exc
+            raise OptionDataError("lm_file %r can't be read by kenlm: %s" % (path, exc)) from exc
 
     def begin(self) -> Any:
         """Return the state at the beginning of a sentence."""
@@ -131,7 +133,7 @@ def load_ngram_model(path: str) -> Any:
         check_regular(path)
         status = os.stat(path)
     except OSError as exc:
-        raise DataError("lm_file %r can't be read: %s" % (path, exc.strerror or exc)) from exc
+        raise OptionDataError("lm_file %r can't be read: %s" % (path, exc.strerror or exc)) from exc
     return _load(path, (status.st_mtime_ns, status.st_size))
 
 

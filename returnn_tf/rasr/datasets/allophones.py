@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
+from returnn_tf.config.errors import RasrDataError, RasrError, did_you_mean
 from returnn_tf.config.options import from_options, option
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.rasr.datasets.entries import STATE_FACTOR, Alignment
@@ -34,12 +34,12 @@ def read_state_tying(path: str) -> dict[str, int]:
         if not words:
             continue
         if len(words) != 2 or not words[1].isdigit():
-            raise DataError(
+            raise RasrDataError(
                 "state tying %r, line %d: it must be 'allophone.state class', not %r" % (path, number, line[:80])
             )
         table[words[0]] = int(words[1])
     if not table:
-        raise DataError("state tying %r is empty" % path)
+        raise RasrDataError("state tying %r is empty" % path)
     return table
 
 
@@ -90,10 +90,10 @@ class AllophoneLabeling:
             self.phones = {phone: number for number, phone in reversed(list(enumerate(lines)))}
             self.num_labels = len(lines)
         else:
-            raise ConfigError("%s: allophone_labeling needs state_tying_file or phoneme_file." % owner)
+            raise RasrError("%s: allophone_labeling needs state_tying_file or phoneme_file." % owner)
         silence = allophone_name(opts.silence_phone, begin=True, end=True)
         if silence not in self.allophones:
-            raise DataError(
+            raise RasrDataError(
                 "%s: the allophones of %r lack %r of the option silence_phone. %s"
                 % (owner, opts.allophone_file, silence, did_you_mean(silence, self.allophones[:2000]))
             )
@@ -117,7 +117,7 @@ class AllophoneLabeling:
 
     def _class_of(self, number: int, state: int) -> int:
         if number >= len(self.allophones):
-            raise DataError(
+            raise RasrDataError(
                 "%s: allophone %d does not exist: %r has %d. Is it the file of this alignment?"
                 % (self.owner, number, self.path, len(self.allophones))
             )
@@ -125,11 +125,11 @@ class AllophoneLabeling:
         if self.tying_file:
             full = "%s.%d" % (name, state)
             if full not in self.tying:
-                raise DataError("%s: state_tying_file %r lacks %r." % (self.owner, self.tying_file, full))
+                raise RasrDataError("%s: state_tying_file %r lacks %r." % (self.owner, self.tying_file, full))
             return self.tying[full]
         phone = name.split("{")[0]
         if phone not in self.phones:
-            raise DataError("%s: phoneme_file lacks the phone %r of the allophone %r." % (self.owner, phone, name))
+            raise RasrDataError("%s: phoneme_file lacks the phone %r of the allophone %r." % (self.owner, phone, name))
         return self.phones[phone]
 
     def classes(self, alignment: Alignment, place: str) -> NDArray[Any]:
@@ -139,9 +139,9 @@ class AllophoneLabeling:
         :raises DataError: there is not exactly one item of weight 1 per frame, or a class is unknown
         """
         if np.any(alignment.weights != 1):
-            raise DataError("%s: the alignment has weights, but only one class per frame can be used." % place)
+            raise RasrDataError("%s: the alignment has weights, but only one class per frame can be used." % place)
         if np.any(alignment.times != np.arange(len(alignment.times))):
-            raise DataError("%s: the alignment does not have exactly one item for each frame." % place)
+            raise RasrDataError("%s: the alignment does not have exactly one item for each frame." % place)
         if alignment.classes:
             return self._checked_classes(alignment.labels, place)
         unique, where = np.unique(alignment.labels, return_inverse=True)
@@ -153,9 +153,11 @@ class AllophoneLabeling:
 
     def _checked_classes(self, labels: NDArray[Any], place: str) -> NDArray[Any]:
         if not self.tying_file:
-            raise DataError("%s: the alignment holds classes, for which state_tying_file is needed." % place)
+            raise RasrDataError("%s: the alignment holds classes, for which state_tying_file is needed." % place)
         if len(labels) and labels.max() >= self.num_labels:
-            raise DataError("%s: class %d, but %r has %d." % (place, labels.max(), self.tying_file, self.num_labels))
+            raise RasrDataError(
+                "%s: class %d, but %r has %d." % (place, labels.max(), self.tying_file, self.num_labels)
+            )
         return np.asarray(labels, self.dtype)
 
     def _check_name(self, label: int, names: Mapping[int, str], place: str) -> None:
@@ -164,7 +166,7 @@ class AllophoneLabeling:
         if name is None or number >= len(self.allophones):
             return
         if name != "%s.%d" % (self.allophones[number], label // STATE_FACTOR):
-            raise DataError(
+            raise RasrDataError(
                 "%s: the archive calls label %d %r, but allophone %d is %r in %r. Is it the file of this alignment?"
                 % (place, label, name, number, self.allophones[number], self.path)
             )

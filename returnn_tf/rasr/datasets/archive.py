@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Optional, Union
 
-from returnn_tf.config import DataError, did_you_mean
+from returnn_tf.config.errors import RasrDataError, did_you_mean
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.logging.log import log
 
@@ -51,15 +51,17 @@ class Archive:
             with safe_files.open_regular(path) as file:
                 self._read_index(file)
         except FileNotFoundError:
-            raise DataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+            raise RasrDataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
         except OSError as exc:
-            raise DataError("archive %r can't be read: %s" % (path, exc.strerror or exc)) from exc
+            raise RasrDataError("archive %r can't be read: %s" % (path, exc.strerror or exc)) from exc
 
     def _read_index(self, file: IO[bytes]) -> None:
         size = os.fstat(file.fileno()).st_size
         header = file.read(HEADER_SIZE)
         if len(header) < HEADER_SIZE or not header.startswith(MAGIC):
-            raise DataError("%r is no archive of RASR: it does not begin with %r." % (self.path, MAGIC.decode()[:-1]))
+            raise RasrDataError(
+                "%r is no archive of RASR: it does not begin with %r." % (self.path, MAGIC.decode()[:-1])
+            )
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if header[-1] == 1:
                 self.entries.update(self._table(content, size))
@@ -74,18 +76,18 @@ class Archive:
         try:
             (start,) = struct.unpack_from("<Q", content, size - 8)
             if not HEADER_SIZE <= start <= size - 8:
-                raise DataError(self._damage("its index would begin at byte %d of %d" % (start, size)))
+                raise RasrDataError(self._damage("its index would begin at byte %d of %d" % (start, size)))
             position = start + 4
             for _ in range(struct.unpack_from("<I", content, start)[0]):
                 (length,) = struct.unpack_from("<I", content, position)
                 name = content[position + 4 : position + 4 + length].decode("utf8")
                 entry = Entry(*struct.unpack_from("<QII", content, position + 4 + length))
                 if entry.position + _SIZES.size + (entry.compressed or entry.size) > start:
-                    raise DataError(self._damage("entry %r would reach beyond the data" % name))
+                    raise RasrDataError(self._damage("entry %r would reach beyond the data" % name))
                 position += 4 + length + 16
                 yield name, entry
         except (struct.error, UnicodeDecodeError) as exc:
-            raise DataError(self._damage("its index can't be read (%s)" % exc)) from None
+            raise RasrDataError(self._damage("its index can't be read (%s)" % exc)) from None
 
     def _damage(self, fault: str) -> str:
         return "archive %r is damaged: %s. Copy or write it again." % (self.path, fault)
@@ -101,13 +103,13 @@ class Archive:
         """
         entry = self.entries.get(name)
         if entry is None:
-            raise DataError("archive %r has no entry %r. %s" % (self.path, name, _guess(name, self.entries)))
+            raise RasrDataError("archive %r has no entry %r. %s" % (self.path, name, _guess(name, self.entries)))
         count = entry.compressed or entry.size
         with open(self.path, "rb") as file:
             file.seek(entry.position + _SIZES.size)
             content = file.read(count)
         if len(content) != count:
-            raise DataError(self._damage("entry %r ends after %d of %d bytes" % (name, len(content), count)))
+            raise RasrDataError(self._damage("entry %r ends after %d of %d bytes" % (name, len(content), count)))
         return self._decompress(name, content, entry.size) if entry.compressed else content
 
     def _decompress(self, name: str, content: bytes, size: int) -> bytes:
@@ -115,9 +117,9 @@ class Archive:
         try:
             plain = decoder.decompress(content, size + 1)
         except zlib.error as exc:
-            raise DataError(self._damage("entry %r can't be decompressed (%s)" % (name, exc))) from None
+            raise RasrDataError(self._damage("entry %r can't be decompressed (%s)" % (name, exc))) from None
         if len(plain) != size:
-            raise DataError(self._damage("entry %r has other than %d bytes decompressed" % (name, size)))
+            raise RasrDataError(self._damage("entry %r has other than %d bytes decompressed" % (name, size)))
         return plain
 
 
@@ -172,7 +174,7 @@ class ArchiveBundle:
     def read(self, name: str) -> bytes:
         """Return the content of an entry, uncompressed; DataError if there is none."""
         if name not in self._home:
-            raise DataError("bundle %r has no entry %r. %s" % (self.path, name, _guess(name, self._home)))
+            raise RasrDataError("bundle %r has no entry %r. %s" % (self.path, name, _guess(name, self._home)))
         return self._home[name].read(name)
 
 
@@ -191,7 +193,7 @@ def full_name(archive: Union[Archive, ArchiveBundle], name: str) -> str:
     found = [entry for entry in archive.entries if entry.rsplit("/", 1)[-1] == name]
     if len(found) != 1:
         fault = "several entries end in %r, such as %s" % (name, found[:2]) if found else "there is no entry %r" % name
-        raise DataError("%r: %s. %s" % (archive.path, fault, _guess(name, archive.entries)))
+        raise RasrDataError("%r: %s. %s" % (archive.path, fault, _guess(name, archive.entries)))
     return found[0]
 
 
@@ -221,7 +223,7 @@ class ArchiveWriter:
     def add(self, name: str, content: bytes) -> None:
         """Append an entry; its name must be new."""
         if not name or name in self._entries:
-            raise DataError("an archive can't have two entries %r, or one without a name." % name)
+            raise RasrDataError("an archive can't have two entries %r, or one without a name." % name)
         stored = zlib.compress(content) if self._compress else content
         encoded = name.encode("utf8")
         self._file.write(START + struct.pack("<I", len(encoded)) + encoded)

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import RasrDataError, RasrError
 from returnn_tf.config.options import from_options, option
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -45,12 +45,12 @@ class _Stream:
         if isinstance(options, str):
             options = {"filename": options}
         if not isinstance(options, Mapping):
-            raise ConfigError("%s: it must be a dict with 'filename', not %r" % (self.owner, options))
+            raise RasrError("%s: it must be a dict with 'filename', not %r" % (self.owner, options))
         opts = from_options(StreamOptions, dict(options), where=self.owner, none_is_absent=True)
         default = "align" if key == "classes" or (opts.allophone_labeling and key != "data") else "feat"
         self.align = (opts.data_type or default) == "align"
         if self.align and opts.allophone_labeling is None:
-            raise ConfigError(
+            raise RasrError(
                 "%s: an alignment needs allophone_labeling, a dict with silence_phone, allophone_file and "
                 "state_tying_file or phoneme_file." % self.owner
             )
@@ -66,7 +66,7 @@ class _Stream:
             vectors = decode_features(self.archive.read(name), self.place(name)).vectors
             if len(vectors):
                 return int(vectors.shape[1])
-        raise DataError("%s: archive %r has no features." % (self.owner, self.archive.path))
+        raise RasrDataError("%s: archive %r has no features." % (self.owner, self.archive.path))
 
     def place(self, name: str) -> str:
         return "archive %r, entry %r" % (self.archive.path, name)
@@ -85,7 +85,7 @@ class _Stream:
         if not len(vectors):
             return np.zeros((0, self.dim), np.float32)
         if vectors.shape[1] != self.dim:
-            raise DataError("%s: vectors of dim %d, not %d." % (self.place(name), vectors.shape[1], self.dim))
+            raise RasrDataError("%s: vectors of dim %d, not %d." % (self.place(name), vectors.shape[1], self.dim))
         return np.ascontiguousarray(vectors)
 
 
@@ -112,7 +112,7 @@ class SprintCacheDataset(Dataset):
     def setup(self) -> None:
         """Open the archives, and compare their names."""
         if "data" not in self.opts.data:
-            raise ConfigError("%s: option 'data' lacks 'data'; it has %s" % (self._owner(), list(self.opts.data)))
+            raise RasrError("%s: option 'data' lacks 'data'; it has %s" % (self._owner(), list(self.opts.data)))
         self._streams = {key: _Stream(key, given, self._owner()) for key, given in self.opts.data.items()}
         self._names = self._streams["data"].names
         self._check_names()
@@ -124,7 +124,7 @@ class SprintCacheDataset(Dataset):
             if set(stream.names) == set(first.names):
                 continue
             only = sorted(set(first.names) - set(stream.names)), sorted(set(stream.names) - set(first.names))
-            raise DataError(
+            raise RasrDataError(
                 "%s: the archives must have the same names, but %d of %d in %r (key 'data') are not in %r (key %r), "
                 "and %d the other way round, such as %r."
                 % (

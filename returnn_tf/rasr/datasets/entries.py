@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, RasrDataError
 
 FEATURES, ALIGNMENT = b"vector-f32", b"flow-alignment"
 #: A label of an alignment is the number of an allophone plus this times the number of the state in it.
@@ -63,7 +63,7 @@ class _Reader:
         self.position = 0
 
     def error(self, fault: str) -> DataError:
-        return DataError("%s: %s (byte %d of %d)" % (self.place, fault, self.position, len(self.content)))
+        return RasrDataError("%s: %s (byte %d of %d)" % (self.place, fault, self.position, len(self.content)))
 
     def take(self, count: int) -> bytes:
         value = self.content[self.position : self.position + count]
@@ -105,7 +105,9 @@ def decode_features(content: bytes, place: str) -> Features:
         return Features(np.zeros((0, 0), np.float32), np.zeros((0, 2), np.float64))
     reader = _Reader(content, place)
     if content[4 : 4 + len(FEATURES)] != FEATURES or reader.string() != FEATURES:
-        raise DataError("%s: it holds no features: it begins with %r, not with %r" % (place, content[:18], FEATURES))
+        raise RasrDataError(
+            "%s: it holds no features: it begins with %r, not with %r" % (place, content[:18], FEATURES)
+        )
     blocks: list[NDArray[Any]] = []
     while reader.left or not blocks:
         blocks.append(_feature_block(reader, reader.unpack("I")))
@@ -149,7 +151,7 @@ def decode_alignment(content: bytes, place: str) -> Alignment:
         return _alignment([])
     reader = _Reader(content, place)
     if content[4 : 4 + len(ALIGNMENT)] != ALIGNMENT or reader.string() != ALIGNMENT:
-        raise DataError(
+        raise RasrDataError(
             "%s: it does not hold an alignment: it begins with %r, not with %r" % (place, content[:18], ALIGNMENT)
         )
     reader.unpack("I")

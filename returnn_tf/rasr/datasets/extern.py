@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DataError, RasrDataError, RasrError
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.batches.batch import Batch
@@ -71,11 +71,11 @@ class ExternSprintDataset(StreamDataset):
         opts = self.opts
         given = {name for name in ("partition_epoch", "partitionEpoch") if self._given.get(name) is not None}
         if len(given) > 1:
-            raise ConfigError("%s: give partition_epoch or partitionEpoch, not both" % self._owner())
+            raise RasrError("%s: give partition_epoch or partitionEpoch, not both" % self._owner())
         if opts.partitionEpoch is not None:
             opts.partition_epoch = opts.partitionEpoch
         if opts.repeat_epoch > 1:
-            raise ConfigError("%s: repeat_epoch is not possible: RASR goes over its corpus once" % self._owner())
+            raise RasrError("%s: repeat_epoch is not possible: RASR goes over its corpus once" % self._owner())
         self._program = program_words(
             opts.sprintTrainerExecPath, owner="%s, option 'sprintTrainerExecPath'" % self._owner()
         )
@@ -179,7 +179,7 @@ class ExternSprintDataset(StreamDataset):
         items = StreamDataset.sequences_of_stream(part, epoch, **({} if seq_list is None else {"seq_list": seq_list}))
         first = next(items, None)
         if first is None:
-            raise DataError("%s: epoch %d is empty: RASR ended without any sequence" % (self._owner(), epoch))
+            raise RasrDataError("%s: epoch %d is empty: RASR ended without any sequence" % (self._owner(), epoch))
         self._sizes = part._sizes
         self._begun = part._begun = {part._key(epoch, seq_list): (first, items)}
         self._first = first
@@ -207,7 +207,7 @@ class ExternSprintDataset(StreamDataset):
         """Start RASR and yield its sequences."""
         seq_list: Optional[Sequence[str]] = how.get("seq_list")
         if seq_list is not None and self.opts.partition_epoch > 1:
-            raise ConfigError(
+            raise RasrError(
                 "%s: with seq_list, partition_epoch must be 1: the list says what an epoch has" % self._owner()
             )
         self._targets.set_random_seed(self.epoch_seed(epoch))
@@ -314,7 +314,7 @@ class RunReader:
     def _check_tag(self, tag: str, seq_list: Sequence[str], index: int) -> None:
         expected = seq_list[index] if index < len(seq_list) else "(the end)"
         if tag != expected:
-            raise DataError(
+            raise RasrDataError(
                 "RASR sends the sequence %r, but number %d of the list is %r. It must have all of them, and keep their "
                 "order: --*.segment-order-sort-by-time-length=false" % (tag, index, expected)
             )
@@ -331,7 +331,7 @@ class RunReader:
             data = {} if features is None else {"data": features_of(features, self.sizes[0], self._opts.input_stddev)}
             data.update(self._targets.arrays(targets, len(data["data"]) if data else None))
         except DataError as exc:
-            raise DataError("sequence %r: %s" % (tag, exc)) from None
+            raise RasrDataError("sequence %r: %s" % (tag, exc)) from None
         return Example(index=index, tag=tag, data=data, position=index)
 
     def _end(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, RasrDataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
@@ -83,7 +83,7 @@ class FedDataset(StreamDataset):
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._finished)
             if not self._waiting:
-                raise DataError("RASR has ended in the middle of an epoch")
+                raise RasrDataError("RASR has ended in the middle of an epoch")
             sequence = self._waiting.popleft()
             self._changed.notify_all()
             return sequence
@@ -147,7 +147,7 @@ class FedDataset(StreamDataset):
             if targets:
                 data.update(self._targets.arrays(targets, len(data["data"])))
         except DataError as exc:
-            raise DataError("sequence %r: %s" % (tag, exc)) from None
+            raise RasrDataError("sequence %r: %s" % (tag, exc)) from None
         return data
 
     def finish(self) -> None:

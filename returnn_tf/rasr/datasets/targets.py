@@ -9,8 +9,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError, DataError, did_you_mean
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import RasrDataError, RasrError, did_you_mean, shown
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.datasets.core.base_options import BaseOptions
@@ -43,7 +42,7 @@ def features_of(features: Any, dim: int, stddev: float) -> NDArray[Any]:
     """Return the features [dim, time] of RASR as float32 [time, dim], divided by ``stddev``; DataError for others."""
     shape = getattr(features, "shape", None)
     if shape is None or len(shape) != 2 or shape[0] != dim:
-        raise DataError(
+        raise RasrDataError(
             "its features are of shape %s, not [%d, frames] as RASR has declared them. Check the flow and the feature "
             "caches of RASR" % (list(shape or ()), dim)
         )
@@ -93,7 +92,7 @@ class Targets:
         orth = values.get("orth")
         for key, vocabulary in self.vocabularies.items():
             if not isinstance(orth, str):
-                raise DataError(
+                raise RasrDataError(
                     "it has no transcription, which option %r needs" % ("bpe" if key == "bpe" else "orth_vocab")
                 )
             arrays[key] = np.array(vocabulary.get_seq(orth), np.int32)
@@ -111,7 +110,7 @@ class Targets:
                 log.warn("%s: RASR sends %r as %s, which is left out." % (self.owner, key, shown(value)))
         for key in self.maps:
             if key not in values:
-                raise DataError("it has no target %r for target_maps, only %s" % (key, ", ".join(values) or "none"))
+                raise RasrDataError("it has no target %r for target_maps, only %s" % (key, ", ".join(values) or "none"))
         return arrays
 
     def _value(self, key: str, value: Any) -> Any:
@@ -120,7 +119,7 @@ class Targets:
             try:
                 value = value.decode("utf8")
             except UnicodeDecodeError as exc:
-                raise DataError("its %r is not UTF-8: %s" % (key, exc)) from None
+                raise RasrDataError("its %r is not UTF-8: %s" % (key, exc)) from None
         if not isinstance(value, str):
             return value
         value = value.strip()
@@ -132,7 +131,7 @@ class Targets:
         expected = -(-num_frames // self.factor)
         if len(classes) != expected:
             reduced = " (%d features, reduce_target_factor %d)" % (num_frames, self.factor)
-            raise DataError(
+            raise RasrDataError(
                 "its alignment has %d entries for %d frames%s. Check that features and alignment are of the same "
                 "frame shift, and reduce_target_factor" % (len(classes), expected, reduced if self.factor > 1 else "")
             )
@@ -140,7 +139,7 @@ class Targets:
     def _mapped(self, key: str, value: Any, num_frames: Optional[int]) -> NDArray[Any]:
         table = self.maps[key]
         if not isinstance(value, (str, int)) or value not in table:
-            raise DataError(
+            raise RasrDataError(
                 "target_maps[%r] lacks %s. %s" % (key, shown(value), did_you_mean(value, list(table)[:2000]))
             )
         mapped = np.asarray(table[value])
@@ -191,7 +190,7 @@ def _vocabulary(value: Any, owner: str) -> Any:
         return make_vocabulary(value, owner=owner)
     if callable(getattr(value, "get_seq", None)) and hasattr(value, "labels"):
         return value
-    raise ConfigError("%s: it must be a dict or a vocabulary, not %s" % (owner, shown(value)))
+    raise RasrError("%s: it must be a dict or a vocabulary, not %s" % (owner, shown(value)))
 
 
 def _map(value: Union[str, Mapping[Any, Any]], key: str, owner: str) -> dict[Any, Any]:
@@ -200,7 +199,7 @@ def _map(value: Union[str, Mapping[Any, Any]], key: str, owner: str) -> dict[Any
             lines = safe_files.read_text(value).splitlines()
         return {line: number for number, line in reversed(list(enumerate(lines)))}
     if not isinstance(value, Mapping):
-        raise ConfigError(
+        raise RasrError(
             "%s: target_maps[%r] must be a dict or the name of a file with a line for each class, not %s"
             % (owner, key, shown(value))
         )

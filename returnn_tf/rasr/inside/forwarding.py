@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import RasrDataError, RasrError
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.engine.passes.forwarder import Forwarder
@@ -30,13 +31,13 @@ class ForwardingInRasr:
         self.forwarder = Forwarder(net, TaskSettings(config).forward_output_layer)
         output = self.forwarder.output
         if output.rank != 3 or len(output.dynamic_axes) != 1 or output.dim is None:
-            raise ConfigError(
+            raise RasrError(
                 "RASR needs a vector for each frame, but layer %r gives %s" % (self.forwarder.layer, output)
             )
         self.output_dim = int(output.dim)
         other = [key for key in self.forwarder.used_data_keys if key not in ("data", SEQ_TAG)]
         if other:
-            raise ConfigError(
+            raise RasrError(
                 "layer %r needs the data key %r, but RASR gives only features" % (self.forwarder.layer, other[0])
             )
 
@@ -47,7 +48,7 @@ class ForwardingInRasr:
         """
         expected = self.dataset.opts.input_dim, self.output_dim
         if input_dim != expected[0] or (output_dim > 0 and output_dim != expected[1]):
-            raise ConfigError(
+            raise RasrError(
                 "RASR has %d features and %d outputs, but the network has %d and %d"
                 % (input_dim, output_dim, *expected)
             )
@@ -61,7 +62,7 @@ class ForwardingInRasr:
         feed = {"data": data[None], "data/size0": np.array([len(data)], np.int32), SEQ_TAG: np.array([tag], object)}
         values = np.asarray(self.forwarder.run(feed).value[0], np.float32)
         if not np.isfinite(values).all():
-            raise DataError("sequence %r: layer %r has values that are not finite" % (tag, self.forwarder.layer))
+            raise RasrDataError("sequence %r: layer %r has values that are not finite" % (tag, self.forwarder.layer))
         return values
 
 
@@ -75,7 +76,7 @@ class FeatureScorer:
     def __init__(self, config: Config):
         settings = RasrSettings(config)
         if settings.prior_scale is None:
-            raise ConfigError("a feature scorer needs prior_scale; 0 = no priors")
+            raise RasrError("a feature scorer needs prior_scale; 0 = no priors")
         self._forwarding = ForwardingInRasr(config)
         self._bias: Any = 0.0
         if settings.prior_scale:
@@ -103,12 +104,12 @@ class FeatureScorer:
         """
         tag = "unknown-seq-name-%d" % self._num_segments
         if num_frames != len(self._features):
-            raise DataError(
+            raise RasrDataError(
                 "sequence %r: RASR says %d frames, but has given %d" % (tag, num_frames, len(self._features))
             )
         posteriors = self._forwarding.posteriors(tag, np.stack(self._features, axis=1))
         if len(posteriors) != num_frames:
-            raise DataError(
+            raise RasrDataError(
                 "sequence %r: the network gives %d frames for %d of RASR; a feature scorer needs one for each"
                 % (tag, len(posteriors), num_frames)
             )
@@ -138,13 +139,13 @@ def read_priors(path: str, count: int) -> NDArray[Any]:
     :raises DataError: the file is missing, or does not have as many numbers
     """
     if not path:
-        raise ConfigError("prior_scale needs prior_file, a text file with the log prior of each class")
+        raise RasrError("prior_scale needs prior_file, a text file with the log prior of each class")
     lines = [line.strip() for line in safe_files.read_text(path).splitlines()]
     words = [line for line in lines if line and not line.startswith("<")]
     try:
         priors = np.array([float(word) for word in words], np.float32)
     except ValueError as exc:
-        raise DataError("prior_file %r must have one number per line: %s" % (path, exc)) from None
+        raise RasrDataError("prior_file %r must have one number per line: %s" % (path, exc)) from None
     if len(priors) != count:
-        raise DataError("prior_file %r has %d numbers, but the network has %d outputs" % (path, len(priors), count))
+        raise RasrDataError("prior_file %r has %d numbers, but the network has %d outputs" % (path, len(priors), count))
     return priors

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import ConfigError, DataError, RasrDataError, RasrError
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.user_code import call_of_config, error_in_config
@@ -44,7 +45,7 @@ def declared_dims(config: Config) -> dict[str, int]:
     data: Mapping[str, Data] = parse_extern_data(extern_data_options(declared))
     dims = {key: int(template.dim) for key, template in data.items() if template.dim}
     if "data" not in dims:
-        raise ConfigError("RASR feeds the data key 'data', so extern_data must declare it with a dim")
+        raise RasrError("RASR feeds the data key 'data', so extern_data must declare it with a dim")
     return dims
 
 
@@ -59,7 +60,7 @@ def _around(dataset: FedDataset, config: Config) -> Any:
         raise
     except Exception as exc:  # code of the config may raise anything
         text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
-        raise ConfigError("sprint_interface_custom_dataset: %s" % text) from exc
+        raise RasrError("sprint_interface_custom_dataset: %s" % text) from exc
 
 
 class TrainingInRasr:
@@ -98,7 +99,7 @@ class TrainingInRasr:
         """
         opts = self.dataset.opts
         if input_dim != opts.input_dim or (output_dim > 0 and opts.output_dim and output_dim != opts.output_dim):
-            raise ConfigError(
+            raise RasrError(
                 "RASR has %d features and %d classes, but extern_data declares %d and %d. Correct it, or "
                 "*.trainer-output-dimension of RASR" % (input_dim, output_dim, opts.input_dim, opts.output_dim)
             )
@@ -111,7 +112,7 @@ class TrainingInRasr:
     def check(self) -> None:
         """Raise the error that has ended the training, if there is one."""
         if self._error is not None:
-            raise DataError("the training has failed: %s" % self._error) from self._error
+            raise RasrDataError("the training has failed: %s" % self._error) from self._error
 
     def end(self) -> None:
         """Wait for the end of the training, to which RASR feeds nothing more.

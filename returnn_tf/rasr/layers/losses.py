@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import TargetError
 from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
@@ -17,8 +17,6 @@ from returnn_tf.rasr.processes.servers import ServerOptions, servers_for
 from returnn_tf.tensor import Data
 from returnn_tf.util.host_calls import host_call
 from returnn_tf.util.lazy_tf import tf
-
-ERROR_TOPIC = "targets"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -82,7 +80,7 @@ class RasrLoss(Loss):
             output = ctx.output
             x = ctx.pre_activation("softmax", "log_softmax")
             if x is None:
-                raise ConfigError(
+                raise TargetError(
                     "%s: it needs the values before a softmax, which the layer of class %r does not have. Put it on a "
                     "layer with the activation softmax." % (self._where(ctx), ctx.node.layer.class_name)
                 )

@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Iterable
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import ConfigError, RasrDataError, RasrError, shown
 from returnn_tf.config.user_code import error_in_config
 
 #: What RASR imports, and where.
@@ -37,13 +36,11 @@ def command_words(given: Any, *, owner: str) -> list[str]:
             raise
         except Exception as exc:
             text = error_in_config(exc) or "%s: %s" % (type(exc).__name__, exc)
-            raise ConfigError("%s: the function %s failed: %s" % (owner, shown(given), text)) from exc
+            raise RasrError("%s: the function %s failed: %s" % (owner, shown(given), text)) from exc
     if isinstance(given, (list, tuple)):
         return [word for part in given for word in command_words(part, owner=owner)]
     if not isinstance(given, str):
-        raise ConfigError(
-            "%s: it must be text, a function that returns text, or a list, not %s" % (owner, shown(given))
-        )
+        raise RasrError("%s: it must be text, a function that returns text, or a list, not %s" % (owner, shown(given)))
     words = []
     for word in _split(given, owner):
         words += _split(os.environ.get(word[1:], ""), owner) if word.startswith("$") else [word]
@@ -54,7 +51,7 @@ def _split(text: str, owner: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as exc:
-        raise ConfigError("%s: %s in %r" % (owner, exc, text)) from None
+        raise RasrError("%s: %s in %r" % (owner, exc, text)) from None
 
 
 def program_words(given: Any, *, owner: str) -> list[str]:
@@ -65,13 +62,13 @@ def program_words(given: Any, *, owner: str) -> list[str]:
     """
     words = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else []
     if not words or not all(isinstance(word, str) and word for word in words):
-        raise ConfigError(
+        raise RasrError(
             "%s: it must be the path of a program, or a list of this and arguments, not %r" % (owner, given)
         )
     program = os.path.expanduser(words[0])
     if shutil.which(program) is None:
         fault = "is not executable" if os.path.exists(program) else "does not exist"
-        raise DataError(
+        raise RasrDataError(
             "%s: the program %r %s (current directory: %s). Give the path of the program of RASR, such as "
             "'.../nn-trainer.linux-x86_64-standard'." % (owner, words[0], fault, os.getcwd())
         )

@@ -19,7 +19,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config.errors import DataError, RasrDataError, RasrError
 from returnn_tf.rasr.processes.command_line import log_files
 from returnn_tf.rasr.processes.for_rasr.rasr_pipe import write_message
 
@@ -43,7 +43,7 @@ class RasrProcess:
 
     def __init__(self, make_words: Callable[[int, int], list[str]], *, owner: str, timeout: float):
         if os.name != "posix":
-            raise ConfigError("RASR can only be started on Linux and similar systems.")
+            raise RasrError("RASR can only be started on Linux and similar systems.")
         self._owner = owner
         self.timeout = timeout
         self.fresh = True  # nothing was sent or received yet, for the user of this
@@ -114,7 +114,7 @@ class RasrProcess:
     def error(self, text: str) -> DataError:
         """Return an error with the last lines of RASR's output and logs, and its command line."""
         begin = self._owner + ": " if self._owner else ""
-        return DataError("%s%s%s" % (begin, text, self._details()))
+        return RasrDataError("%s%s%s" % (begin, text, self._details()))
 
     def strange(self, what: str) -> DataError:
         """Return the error for a message of an unsupported protocol version."""

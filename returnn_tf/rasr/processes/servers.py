@@ -12,7 +12,8 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import DataError, RasrDataError, RasrError, did_you_mean
 from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.logging.log import log
@@ -176,7 +177,7 @@ class RasrServers:
     def _checked_loss(self, tag: str, loss: Any, error: Any, shape: tuple[int, ...]) -> tuple[float, NDArray[Any]]:
         error = np.asarray(error)
         if error.shape != shape:
-            raise DataError(
+            raise RasrDataError(
                 "%s: the error signal of RASR for segment %r is of shape %s, but the network has %s [frames, classes]. "
                 "Check that RASR has as many classes, and features of the same frame shift."
                 % (self.owner, tag, list(error.shape), list(shape))
@@ -195,11 +196,13 @@ class RasrServers:
         weights = np.asarray(weights, np.float32)
         where = "%s: the automaton of RASR for segment %r" % (self.owner, tag)
         if edges.shape[1] != num_edges or len(weights) != num_edges:
-            raise DataError("%s has %d edges of %d, and %d weights." % (where, edges.shape[1], num_edges, len(weights)))
+            raise RasrDataError(
+                "%s has %d edges of %d, and %d weights." % (where, edges.shape[1], num_edges, len(weights))
+            )
         if num_edges and int(edges[:2].max()) >= num_states:
-            raise DataError("%s has an edge to state %d, but %d states." % (where, edges[:2].max(), num_states))
+            raise RasrDataError("%s has an edge to state %d, but %d states." % (where, edges[:2].max(), num_states))
         if num_edges and int(edges[2].max()) >= num_classes:
-            raise DataError(
+            raise RasrDataError(
                 "%s has class %d, but the network has only %d classes. Check the state tying of RASR and n_out."
                 % (where, edges[2].max(), num_classes)
             )
@@ -241,7 +244,7 @@ def _value_of_config(given: Any, owner: str) -> Any:
     config = config_in_use()
     if not isinstance(config, Config) or name not in config:
         hint = did_you_mean(name, config.keys()) if isinstance(config, Config) else "There is no config."
-        raise ConfigError("%s, option 'sprintConfigStr': %r names no value of the config. %s" % (owner, given, hint))
+        raise RasrError("%s, option 'sprintConfigStr': %r names no value of the config. %s" % (owner, given, hint))
     return config.typed(name)
 
 
@@ -255,7 +258,7 @@ def servers_for(options: Any, *, owner: str) -> RasrServers:
     :raises ConfigError: they are wrong
     """
     if not isinstance(options, Mapping):
-        raise ConfigError("%s: sprint_opts must be a dict with sprintExecPath, sprintConfigStr, ..." % owner)
+        raise RasrError("%s: sprint_opts must be a dict with sprintExecPath, sprintConfigStr, ..." % owner)
     made = RasrServers(options, owner=owner)  # checks the options
     return _servers.setdefault(made.key, made)
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
 from returnn_tf.config.epoch_value import network_of
+from returnn_tf.config.errors import CommandError, DataError, StepError
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.data.data_source import evaluation_names
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support import devices
-from returnn_tf.engine.support.step_errors import ERROR_TOPIC as FAILED_STEP
 from returnn_tf.engine.support.step_errors import naming_sequences
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.logging.log import log
@@ -46,7 +46,7 @@ def sanity(config: Config) -> int:
     entry = derived(schedule.at(last).config, _CHANGES)
     net = Network.from_config(entry, train=True)
     if not net.plan.losses:
-        raise ConfigError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
+        raise CommandError("The network has no loss, so there is nothing to train. Give a layer the option 'loss'.")
     used = {key: net.extern_data[key] for key in net.used_data_keys}
     with contextlib.closing(Samples(entry, used)) as samples:
         others = [_check_other(entry, net, samples, name) for name in evaluation_names(entry)]
@@ -96,7 +96,7 @@ def _check(config: Config, net: Network, samples: Samples, others: list[Finding]
             with naming_sequences("one batch", batch.seq_tags):
                 findings += check(net, feed)
         except DataError as exc:  # an op refuses the batch, e.g. if output and target differ in their lengths
-            topic = exc.topic or FAILED_STEP
+            topic = exc.topic or StepError.class_topic
             findings.append(Finding("computes one batch", FAILED, "an op failed", str(exc), topic=topic))
     return findings
 

@@ -9,7 +9,8 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.datasets import Dataset, batch_options_from_config, dataset_from_config
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.declared import Declared
@@ -58,7 +59,7 @@ class Samples:
     def __init__(self, config: Config, used: Mapping[str, Data], name: str = "train", most: int = MOST_SEQS) -> None:
         dataset = dataset_from_config(config, name)
         if dataset is None:
-            raise ConfigError("sanity: there is no dataset 'train'. It reads training data.")
+            raise CommandError("sanity: there is no dataset 'train'. It reads training data.")
         self.dataset: Dataset = dataset
         self.name = name
         self.used = {key: data for key, data in used.items() if data.batch_axis is not None}
@@ -72,7 +73,9 @@ class Samples:
             if len(self.all) == most:
                 break
         if not self.all:
-            raise DataError("sanity: the dataset %r has no sequences. returnn-tf data info shows what it reads" % name)
+            raise CommandDataError(
+                "sanity: the dataset %r has no sequences. returnn-tf data info shows what it reads" % name
+            )
         options = batch_options_from_config(config, train=True)
         self._limit = options.get("batch_size", _NO_LIMIT)
         #: The limits that leave sequences out of training.
@@ -82,7 +85,7 @@ class Samples:
         keys = [key for key in self.used if key in self.dataset.data_keys]
         missing = sorted(set(self.used) - set(keys) - {"seq_tag"})
         if missing:
-            raise ConfigError(
+            raise CommandError(
                 "The dataset %r has no data key %s, which the network needs; it has: %s."
                 % (self.name, ", ".join(map(repr, missing)), ", ".join(self.dataset.data_keys))
             )
@@ -95,7 +98,7 @@ class Samples:
         """
         good = sorted((each for each in self.all if each.index not in bad), key=lambda each: each.longest)
         if not good:
-            raise DataError("sanity: all sequences that were read are unusable, see above")
+            raise CommandDataError("sanity: all sequences that were read are unusable, see above")
         places = np.linspace(0.2, 0.8, min(_SEQS, len(good))) * (len(good) - 1)
         middle = [good[place] for place in sorted({int(place) for place in places})]
         while len(middle) > 1 and middle[-1].longest * len(middle) > _FRAMES:

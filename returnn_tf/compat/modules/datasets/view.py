@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from returnn_tf.compat.numbers_dict import NumbersDict
 from returnn_tf.compat.user_datasets.epoch_view import EpochView
 from returnn_tf.compat.user_datasets.interface import DatasetInterface
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import CodeDataError
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.datasets.core.share import Chosen
@@ -137,7 +137,7 @@ class DatasetView(DatasetInterface):
     @property
     def _opened(self) -> EpochReader:
         if self._reader is None:
-            raise DataError("%r: init_seq_order(epoch=...) has to be called first" % self)
+            raise CodeDataError("%r: init_seq_order(epoch=...) has to be called first" % self)
         return self._reader
 
     @property
@@ -170,7 +170,9 @@ class DatasetView(DatasetInterface):
 
     def _checked(self, seq_idx: int) -> EpochReader:
         if seq_idx < self._start:
-            raise DataError("%r: sequence %d is not loaded; those before %d are dropped" % (self, seq_idx, self._start))
+            raise CodeDataError(
+                "%r: sequence %d is not loaded; those before %d are dropped" % (self, seq_idx, self._start)
+            )
         return self._opened
 
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.layer_view import LayerView
 from returnn_tf.compat.views.network_view import NetworkView
 from returnn_tf.compiler.planning.code_references import code_references
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError, ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.read_only import plain
 from returnn_tf.config.user_code import error_in_config
@@ -98,7 +98,7 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
     def template(self, ctx: PlanContext) -> ConfigLayerPlan:
         """Run `__init__` of the class with placeholders: this finds the output and the parameters."""
         if any(node.output.unknown for node in ctx.node.deps):
-            raise ctx.error("the template of a source is not known.")
+            raise CodeError("the template of a source is not known.")
         nodes = _by_name(ctx.node.sources)
         known = Known(nodes, None if self.n_out is not None else ctx.target_dim())
         scratch = ScratchGraph(ctx)
@@ -181,7 +181,7 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
                 missing = []
                 break
         if missing:
-            raise ctx.error(
+            raise CodeError(
                 "the lengths of the axis %s of the output %s are unknown. Set self.output.size_placeholder in "
                 "__init__ of %s, e.g. to {0: lengths}; axes are counted without batch."
                 % (view.get_batch_axis_excluding_batch(missing[0]), data, _name(self))
@@ -226,7 +226,7 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
         if isinstance(output, Data):
             output = DataView(output, None, emit, options["name"])
         if not isinstance(output, DataView):
-            raise ConfigError("get_out_data_from_opts of %s must return a Data, got %r." % (_name(self), output))
+            raise CodeError("get_out_data_from_opts of %s must return a Data, got %r." % (_name(self), output))
         output = DataView(output.template, output.placeholder, emit, options["name"])
         previous = None
         if self.node.loop_states:
@@ -241,20 +241,20 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
     def _output_of(self, node: Node, instance: Any) -> DataView:
         view = getattr(instance, "output", None)
         if not isinstance(view, DataView):
-            raise ConfigError("%s.__init__ has to call super().__init__(**kwargs)." % _name(self))
+            raise CodeError("%s.__init__ has to call super().__init__(**kwargs)." % _name(self))
         value = view.placeholder
         if value is None:
-            raise ConfigError("%s.__init__ has to set self.output.placeholder." % _name(self))
+            raise CodeError("%s.__init__ has to set self.output.placeholder." % _name(self))
         view.placeholder = value = tf.convert_to_tensor(value)
         shape = view.template.static_shape
         if not value.shape.is_compatible_with(shape):
-            raise ConfigError(
+            raise CodeError(
                 "%s: self.output.placeholder has the shape %s, but the output was declared as %s. Change "
                 "get_out_data_from_opts, or the axes of self.output." % (_name(self), value.shape, view.template)
             )
         missing = [key for key in node.loop_states if key not in instance.rec_vars_outputs]
         if missing:
-            raise ConfigError("%s.__init__ has to set self.rec_vars_outputs[%r]." % (_name(self), missing[0]))
+            raise CodeError("%s.__init__ has to set self.rec_vars_outputs[%r]." % (_name(self), missing[0]))
         return view
 
     # --- emitting ---
@@ -287,7 +287,7 @@ class _Parameters:
         """Return the variable; its value where the layer has noise on its parameters, or is in a loop."""
         spec = self._ctx.node.params.get(name)
         if spec is None:
-            raise ConfigError(
+            raise CodeError(
                 "the variable %r was not created while the network was planned. Create it in every mode." % name
             )
         layer = self._ctx.node.layer
@@ -309,7 +309,7 @@ class _errors_of_user:
     def __exit__(self, kind: Any, exc: Optional[BaseException], trace: Any) -> None:
         if isinstance(exc, Exception) and not isinstance(exc, ConfigError):
             place = error_in_config(exc)
-            raise self._ctx.error(place or "%s: %s" % (type(exc).__name__, exc)) from exc
+            raise CodeError(place or "%s: %s" % (type(exc).__name__, exc)) from exc
 
 
 def _by_name(nodes: Any) -> dict[str, Node]:

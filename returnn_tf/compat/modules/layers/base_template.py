@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from returnn_tf.compat.modules.tensors import float_dtype_in_use
 from returnn_tf.compat.views.data_view import DataView
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Dim, DimKind, parse_data_key
 from returnn_tf.tensor.match import common_layout
@@ -36,7 +36,7 @@ def output_like(
         source_data = sources[0].output
     if source_data is None:
         if not out_type:
-            raise ConfigError("there are no sources: the class needs get_out_data_from_opts, or the layer n_out.")
+            raise CodeError("there are no sources: the class needs get_out_data_from_opts, or the layer n_out.")
         return DataView(parse_data_key(name, out_type, float_dtype=float_dtype_in_use()), name=name)
     view = source_data.copy_template(name)
     if view.sparse and n_out is not None and "sparse" not in out_type:  # labels become features
@@ -48,7 +48,7 @@ def output_like(
         return source_data.with_template(view.template.with_axis(view.batch_ndim, dim, feature=True), name)
     unknown = [key for key in out_type if key not in _OUT_TYPE]
     if unknown:
-        raise ConfigError("out_type: the option %r is not supported for this class." % unknown[0])
+        raise CodeError("out_type: the option %r is not supported for this class." % unknown[0])
     view.change(**out_type)
     return view
 
@@ -62,7 +62,7 @@ def concat_view(views: Sequence[DataView]) -> DataView:
     axis = common.feature_axis
     sizes = [data.feature_dim.size if data.feature_dim is not None else None for data in templates]
     if axis is None or None in sizes:
-        raise ConfigError("the sources %s can't be concatenated, as they need a feature axis." % list(views))
+        raise CodeError("the sources %s can't be concatenated, as they need a feature axis." % list(views))
     total = Dim(DimKind.FEATURE, sum(size for size in sizes if size is not None), "concat:feature", auto=True)
     result = views[0].with_template(common.with_dim(axis, total), views[0].name)
     if any(view.placeholder is None for view in views):

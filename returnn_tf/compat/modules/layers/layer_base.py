@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.compat.modules.layers.base_template import concat_view, output_like
 from returnn_tf.compat.modules.layers.host import HOST
 from returnn_tf.compat.views.data_view import DataView
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import CodeError, did_you_mean
 from returnn_tf.util.lazy_tf import tf
 
 #: The options of every layer: the network takes care of them, whatever the class does.
@@ -30,7 +30,7 @@ def _refuse_others(function: str, given: dict[str, Any], without_effect: tuple[s
     """
     for name in given:
         if name not in without_effect:
-            raise ConfigError("%s: the argument %r is not supported. Remove it." % (function, name))
+            raise CodeError("%s: the argument %r is not supported. Remove it." % (function, name))
 
 
 class LayerBase:
@@ -63,7 +63,7 @@ class LayerBase:
     ) -> None:
         unknown = [key for key in others if key not in BASE_OPTIONS]
         if unknown:
-            raise ConfigError("unknown option %r. %s" % (unknown[0], did_you_mean(unknown[0], BASE_OPTIONS)))
+            raise CodeError("unknown option %r. %s" % (unknown[0], did_you_mean(unknown[0], BASE_OPTIONS)))
         self._host: Any = HOST.get()
         self.name = name
         self.network = network
@@ -128,7 +128,7 @@ class LayerBase:
         """
         _refuse_others("add_param", others, without_effect=("axes_split_info",))
         if custom_update is not None:
-            raise ConfigError("add_param: custom_update is not supported. Set trainable=False, and assign in __init__.")
+            raise CodeError("add_param: custom_update is not supported. Set trainable=False, and assign in __init__.")
         self.params[self._host.add_param(param, trainable)] = param
         return param
 
@@ -173,7 +173,7 @@ class _ConcatInputLayer(LayerBase):
     def __init__(self, dropout: float = 0, mask: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if mask is not None:
-            raise ConfigError("the option mask is not supported. Multiply by a layer instead.")
+            raise CodeError("the option mask is not supported. Multiply by a layer instead.")
         self.dropout = dropout
         self.input_data: Any = None
         if self.sources:

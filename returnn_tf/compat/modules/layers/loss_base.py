@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from returnn_tf.compat.views.layer_view import OutputWithActivation
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -22,7 +22,7 @@ class Loss:
 
     def __init__(self, base_network: Any = None, **options: Any) -> None:
         if options:
-            raise ConfigError("unknown loss_opts: %s" % ", ".join(map(repr, sorted(options))))
+            raise CodeError("unknown loss_opts: %s" % ", ".join(map(repr, sorted(options))))
         self.base_network = base_network
         self.output: Any = None
         self.target: Any = None
@@ -74,7 +74,7 @@ class Loss:
 
     def get_value(self) -> Any:
         """Return the loss: a scalar, or values that are summed; None if there is only an error."""
-        raise ConfigError("the loss class %s has no get_value()." % type(self).__name__)
+        raise CodeError("the loss class %s has no get_value()." % type(self).__name__)
 
     def get_error(self) -> Any:
         """Return the error as a scalar, or None."""

@@ -10,7 +10,7 @@ from returnn_tf.compat.modules.layers.adapter import ABSENT, ConfigLayer
 from returnn_tf.compat.modules.layers.layer_base import LayerBase
 from returnn_tf.compat.modules.layers.loss_adapter import ConfigLoss
 from returnn_tf.compat.modules.layers.loss_base import Loss
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError
 from returnn_tf.config.options import declared_options, option
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.loss import Loss as OurLoss
@@ -31,7 +31,7 @@ def register_layer_class(layer_class: Any) -> None:
         return
     name = vars(layer_class).get("layer_class") if isinstance(layer_class, type) else None
     if not isinstance(name, str):
-        raise ConfigError(
+        raise CodeError(
             "register_layer_class: %r needs an attribute layer_class with the name for networks, e.g. "
             "layer_class = 'my_layer'." % (layer_class,)
         )
@@ -58,7 +58,7 @@ def register_loss_class(loss_class: Any) -> None:
     """
     name = vars(loss_class).get("class_name")
     if not isinstance(name, str):
-        raise ConfigError("%r needs an attribute class_name with the name for the option loss." % (loss_class,))
+        raise CodeError("%r needs an attribute class_name with the name for the option loss." % (loss_class,))
     facts = {
         "config_class": loss_class,
         "needs_target": bool(loss_class.need_target),
@@ -121,7 +121,7 @@ def _unusable(cls: Any) -> Any:
         def transform_config_dict(cls_, d: dict[str, Any], network: Any, get_layer: Any) -> None:
             """Raise the error of the missing base."""
             cls()
-            raise ConfigError("the class %s must derive from LayerBase or _ConcatInputLayer." % cls.__name__)
+            raise CodeError("the class %s must derive from LayerBase or _ConcatInputLayer." % cls.__name__)
 
     Unusable.__name__, Unusable.__qualname__, Unusable.__module__ = cls.__name__, cls.__qualname__, cls.__module__
     return Unusable

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from returnn_tf.compat.modules.initializers import NamedInitializer
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CodeError
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
@@ -120,7 +120,7 @@ class VariableRecorder:
         try:
             sizes = tuple(int(size) for size in tf.TensorShape(shape).as_list())
         except (TypeError, ValueError):
-            raise ConfigError(
+            raise CodeError(
                 "the shape of the variable %r is not known while the network is planned: %s. Use sizes that are "
                 "numbers, such as self.input_data.dim." % (name, shape)
             ) from None
@@ -137,7 +137,7 @@ def _constant_of(initializer: Any) -> Optional[Any]:
     if tf.is_tensor(initializer):
         value = tf.get_static_value(initializer)
         if value is None:
-            raise ConfigError("get_variable: the initial value %s is no constant. Give an initialiser." % initializer)
+            raise CodeError("get_variable: the initial value %s is no constant. Give an initialiser." % initializer)
         return np.asarray(value)
     return None
 

@@ -6,7 +6,7 @@ import argparse
 import itertools
 
 from returnn_tf.cli.shared.parser import CommandParser
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import CommandError
 from returnn_tf.logging.log import log
 
 
@@ -60,7 +60,7 @@ def configure_log(verbosity: int) -> None:
     try:
         log.configure(verbosity=[verbosity])
     except ValueError as exc:
-        raise ConfigError("--verbosity: %s" % exc) from None
+        raise CommandError("--verbosity: %s" % exc) from None
 
 
 def check_sources(where: str, given: dict[str, object]) -> None:
@@ -71,4 +71,4 @@ def check_sources(where: str, given: dict[str, object]) -> None:
     names = [name for name, value in given.items() if value]
     if len(names) != 1:
         have = "got none" if not names else "got %s" % " and ".join(names)
-        raise ConfigError("%s: give one of %s; %s" % (where, ", ".join(given), have))
+        raise CommandError("%s: give one of %s; %s" % (where, ", ".join(given), have))

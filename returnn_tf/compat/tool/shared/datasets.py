@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from returnn_tf.cli.data.dump import as_text
 from returnn_tf.cli.data.source import HDF_SUFFIXES
 from returnn_tf.cli.run import read_config
-from returnn_tf.config import Config, ConfigError, DataError, did_you_mean
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandDataError, CommandError, did_you_mean
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.datasets.core.base import Dataset
@@ -50,7 +51,7 @@ class OpenDataset:
         """
         if key not in self.dataset.data_keys:
             hint = did_you_mean(key, self.dataset.data_keys)
-            raise ConfigError("%s has no data key %r. %s" % (self.title, key, hint))
+            raise CommandError("%s has no data key %r. %s" % (self.title, key, hint))
 
 
 def is_config(text: str) -> bool:
@@ -66,7 +67,7 @@ def is_config(text: str) -> bool:
     if os.path.isfile(text) or text.endswith(".config"):
         return True
     if os.sep in text or "." in text:
-        raise ConfigError("there is no config %r (current directory: %s)" % (text, os.getcwd()))
+        raise CommandError("there is no config %r (current directory: %s)" % (text, os.getcwd()))
     return False
 
 
@@ -82,9 +83,9 @@ def open_dataset(text: str, name: Optional[str] = None, overrides: Sequence[str]
     if is_config(text):
         return of_config(read_config([text, *overrides]), name or "train", text)
     if name is not None:
-        raise ConfigError("--dataset %r names one of a config, but %r is a dataset itself" % (name, _short(text)))
+        raise CommandError("--dataset %r names one of a config, but %r is a dataset itself" % (name, _short(text)))
     if overrides:
-        raise ConfigError("%s changes a config, but %r is a dataset itself" % (overrides[0], _short(text)))
+        raise CommandError("%s changes a config, but %r is a dataset itself" % (overrides[0], _short(text)))
     return given_dataset(text)
 
 
@@ -130,7 +131,7 @@ def _is_hdf(text: str) -> bool:
 
 def _without_config(text: Any) -> Any:
     if isinstance(text, str) and text.strip().startswith("config:"):
-        raise ConfigError("the dataset %r is of a config, but no config is given" % text)
+        raise CommandError("the dataset %r is of a config, but no config is given" % text)
     return text
 
 
@@ -156,7 +157,7 @@ def positions(
     :raises ConfigError: the dataset is endless, and no last position is given
     """
     if opened.dataset.endless and last is None and not tags:
-        raise ConfigError("%s is endless: give the number of the last sequence to read" % opened.title)
+        raise CommandError("%s is endless: give the number of the last sequence to read" % opened.title)
     with contextlib.closing(opened.dataset.open_epoch(epoch, keys, Chosen(tags))) as reader:
         num_used = 0
         for position in itertools.count():
@@ -189,7 +190,7 @@ def texts_of(opened: OpenDataset, key: str, *, first: int = 0, last: int = -1) -
         text = _text(sequence.data[key], opened.dataset.data_specs[key])
         if text is None:
             value = sequence.data[key]
-            raise DataError(
+            raise CommandDataError(
                 "%s: the key %r of %r holds %s %s, not text. Choose another --key"
                 % (opened.title, key, sequence.tag, value.dtype, list(value.shape))
             )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compat.tool.shared.text_files import write_file
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import CommandDataError
 
 
 class FrameStatistics:
@@ -34,14 +34,14 @@ class FrameStatistics:
         :raises DataError: it has no numbers, or not as many features as those before
         """
         if value.dtype.kind not in "iufb":
-            raise DataError("%s holds %s, not numbers, so it has no statistics" % (self.what, value.dtype))
+            raise CommandDataError("%s holds %s, not numbers, so it has no statistics" % (self.what, value.dtype))
         frames = value.reshape(len(value) if value.ndim else 1, -1).astype(np.float64)
         self._count(len(frames))
         if not len(frames):
             return
         if self._mean is not None and frames.shape[1] != self._mean.shape[0]:
             text = "%s has %d features in a sequence, and %d in those before"
-            raise DataError(text % (self.what, frames.shape[1], self._mean.shape[0]))
+            raise CommandDataError(text % (self.what, frames.shape[1], self._mean.shape[0]))
         mean = frames.mean(axis=0)
         squares = np.square(frames - mean).sum(axis=0)
         if self._mean is None:
@@ -68,7 +68,7 @@ class FrameStatistics:
         :raises DataError: there are no frames
         """
         if self._mean is None:
-            raise DataError("%s has no frames, so it has no statistics" % self.what)
+            raise CommandDataError("%s has no frames, so it has no statistics" % self.what)
         deviation = np.sqrt(self._squares / self.num_frames)
         return {"mean": self._mean, "std_dev": deviation, "min": self._range[0], "max": self._range[1]}
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.options import declared_options
 from returnn_tf.datasets.core.base import Dataset
 
@@ -36,7 +37,7 @@ def set_dataset(config: Config, name: str, dataset: Dataset, parsed: argparse.Na
     if parsed.reset_epoch_wise_filter is not None:
         changes["epoch_wise_filter"] = _literal(parsed.reset_epoch_wise_filter)
         if "epoch_wise_filter" not in declared_options(type(dataset).Options):
-            raise ConfigError("--reset_epoch_wise_filter: %s has no such option" % type(dataset).__name__)
+            raise CommandError("--reset_epoch_wise_filter: %s has no such option" % type(dataset).__name__)
     config.update({name: type(dataset)(**_changed(dataset.given, changes))})
 
 
@@ -54,4 +55,4 @@ def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        raise ConfigError("--reset_epoch_wise_filter: %r is not a Python dict" % text) from None
+        raise CommandError("--reset_epoch_wise_filter: %r is not a Python dict" % text) from None

@@ -6,7 +6,7 @@ import gzip
 import os
 import stat
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import CommandDataError
 from returnn_tf.engine.support.atomic_files import write_bytes
 
 
@@ -28,7 +28,7 @@ def write_file(path: str, content: str) -> None:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         write_bytes(path, data)
     except OSError as exc:
-        raise DataError("%r can't be written: %s" % (path, exc.strerror or exc)) from exc
+        raise CommandDataError("%r can't be written: %s" % (path, exc.strerror or exc)) from exc
 
 
 def check_is_new(path: str, option: str) -> None:
@@ -37,4 +37,4 @@ def check_is_new(path: str, option: str) -> None:
     :raises DataError: it exists
     """
     if os.path.isdir(path) or (os.path.isfile(path) and os.path.getsize(path)):
-        raise DataError("%s: %r exists already. Remove it, or choose another name" % (option, path))
+        raise CommandDataError("%s: %r exists already. Remove it, or choose another name" % (option, path))

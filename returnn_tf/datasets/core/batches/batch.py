@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import BatchDataError
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import EpochReader, Slice
@@ -153,7 +153,7 @@ def with_tags(
     if not declared or SEQ_TAG not in declared or SEQ_TAG in feed:
         return feed
     if plan.num_rows != len(tags):
-        raise DataError("the network needs the names of the sequences, so they can't be joined frame by frame")
+        raise BatchDataError("the network needs the names of the sequences, so they can't be joined frame by frame")
     return {**feed, SEQ_TAG: np.array(tags, object)}
 
 
@@ -180,10 +180,10 @@ def padded(
     :param static: declared sizes of the axes after time; None = differs
     """
     if len({cut.ndim for cut in cuts}) != 1:
-        raise DataError("key %r has a different number of axes in the sequences of one batch" % key)
+        raise BatchDataError("key %r has a different number of axes in the sequences of one batch" % key)
     if cuts[0].ndim == 0:
         if plan.num_rows != len(cuts):
-            raise DataError("key %r has no time axis, so sequences cannot be joined frame by frame" % key)
+            raise BatchDataError("key %r has no time axis, so sequences cannot be joined frame by frame" % key)
         return {key: np.stack(cuts)}
     num_rows = plan.num_rows
     if len(cuts) == num_rows:  # one part in each row, all from its first frame

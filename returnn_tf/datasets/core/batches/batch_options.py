@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from returnn_tf.config import ConfigError, did_you_mean
+from returnn_tf.config.errors import BatchError, did_you_mean
 from returnn_tf.config.options import from_options, option, probability
 from returnn_tf.datasets.core.per_key import is_int, per_key
 
@@ -78,7 +78,7 @@ class BatchOptions:
             for key in value if isinstance(value, Mapping) else ():
                 if key not in data_keys:
                     hint = did_you_mean(key, data_keys)
-                    raise ConfigError("%s: option %r: there is no data key %r. %s" % (owner, name, key, hint))
+                    raise BatchError("%s: option %r: there is no data key %r. %s" % (owner, name, key, hint))
         if options.get("batch_size") is None and opts.packed_batch_size is not None:
             opts.batch_size = None
         limits = {
@@ -94,11 +94,11 @@ class BatchOptions:
         }
         for name in ("batch_size", "packed_batch_size"):
             if any(limit is not None and limit <= 0 for limit in limits[name].values()):
-                raise ConfigError(
+                raise BatchError(
                     "%s: option %r is %r; a batch needs at least 1 frame" % (owner, name, getattr(opts, name))
                 )
         if opts.max_seqs == 0 or opts.max_seqs < -1:
-            raise ConfigError("%s: option 'max_seqs' is %r; use -1 for no limit" % (owner, opts.max_seqs))
+            raise BatchError("%s: option 'max_seqs' is %r; use -1 for no limit" % (owner, opts.max_seqs))
         return cls(
             keys=used,
             counted=list(data_keys),
@@ -129,9 +129,9 @@ def _used_keys(owner: str, data_keys: list[str], used: Optional[list[str]]) -> l
         return list(data_keys)
     for key in used:
         if key not in data_keys:
-            raise ConfigError("%s: there is no data key %r. %s" % (owner, key, did_you_mean(key, data_keys)))
+            raise BatchError("%s: there is no data key %r. %s" % (owner, key, did_you_mean(key, data_keys)))
     if not used:
-        raise ConfigError("%s: option 'used_data_keys' is empty" % owner)
+        raise BatchError("%s: option 'used_data_keys' is empty" % owner)
     return [key for key in data_keys if key in used]
 
 
@@ -143,7 +143,7 @@ def _max_seq_length(value: Any, keys: list[str]) -> dict[str, Optional[int]]:
     if value in (0, float("inf")):
         return dict.fromkeys(keys)
     if not is_int(value):
-        raise ConfigError("option 'max_seq_length' must be an integer or a dict data key -> integer, not %r" % (value,))
+        raise BatchError("option 'max_seq_length' must be an integer or a dict data key -> integer, not %r" % (value,))
     if value < 0:
         return {key: -int(value) if key == "classes" else None for key in keys}
     return per_key(value, keys, option="max_seq_length")

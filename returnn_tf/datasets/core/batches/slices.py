@@ -7,8 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
-from returnn_tf.config import ConfigError, DataError
-from returnn_tf.config.errors import shown
+from returnn_tf.config.errors import BatchDataError, BatchError, DataError, shown
 from returnn_tf.config.registry import of_rooms
 from returnn_tf.datasets.core.epoch import EpochReader, Slice
 from returnn_tf.datasets.core.per_key import IntOrDict, is_int, per_key, reference_key
@@ -38,16 +37,16 @@ class Chunking:
     def parse(cls, value: Any, *, min_chunk_size: IntOrDict = 0, variance: float = 0.0) -> Optional[Chunking]:
         """Parse the option; None if there is no chunking (None, 0, "0", "")."""
         if not 0.0 <= variance < 1.0:
-            raise ConfigError("option 'chunking_variance' is %r, but must be >= 0 and < 1" % (variance,))
+            raise BatchError("option 'chunking_variance' is %r, but must be >= 0 and < 1" % (variance,))
         if callable(value):
             return cls(function=value)
         size, step = _size_and_step(value)
         for number in list(_values(size)) + list(_values(step)) + list(_values(min_chunk_size)):
             if not is_int(number) or number < 0:
-                raise ConfigError("option 'chunking' is %r; sizes and steps must be integers >= 0" % (value,))
+                raise BatchError("option 'chunking' is %r; sizes and steps must be integers >= 0" % (value,))
         if not any(_values(size)):
             if any(_values(step)):
-                raise ConfigError("option 'chunking' is %r: chunks of 0 frames. Write '0' to cut nothing" % (value,))
+                raise BatchError("option 'chunking' is %r: chunks of 0 frames. Write '0' to cut nothing" % (value,))
             return None
         if not isinstance(step, Mapping) and step == 0:
             step = size
@@ -61,7 +60,7 @@ class Chunking:
         """
         sizes, steps = self._sizes_and_steps(lengths, rng)
         if not any(steps.values()):
-            raise DataError("all of the used keys %s have chunk step 0" % ", ".join(sorted(lengths)))
+            raise BatchDataError("all of the used keys %s have chunk step 0" % ", ".join(sorted(lengths)))
         reference = reference_key(lengths)
         if steps[reference] == 0:
             reference = next(key for key in sorted(lengths) if steps[key] > 0)
@@ -97,19 +96,19 @@ class Chunking:
                 whole.append(key)
                 continue
             if steps[key] == steps[reference]:
-                raise DataError(
+                raise BatchDataError(
                     "chunking with step %d for the keys %r and %r, with %d and %d frames. Give sizes and steps "
                     "by key, e.g. chunking = ({%r: 100, %r: 25}, {%r: 50, %r: 12}); if the labels are not aligned with "
                     "the frames (ctc, decoders), do without chunking"
                     % (steps[key], reference, key, lengths[reference], length, reference, key, reference, key)
                 )
             if steps[key] == 0:
-                raise DataError(
+                raise BatchDataError(
                     "chunk step 0 for key %r of %d frames; only a key of 1 frame can stand still" % (key, length)
                 )
             numbers = [max((lengths[k] - (min_sizes[k] or 1)) // steps[k] + 1, 1) for k in (reference, key)]
             if numbers[0] != numbers[1]:
-                raise DataError(
+                raise BatchDataError(
                     "chunking gives %d chunks of key %r (%d frames) but %d chunks of key %r (%d frames); make sizes "
                     "and steps proportional to the lengths"
                     % (numbers[0], reference, lengths[reference], numbers[1], key, length)
@@ -125,7 +124,7 @@ class Chunking:
             size, step = given_sizes[key], given_steps[key]
             if size is None:
                 if length > 1:
-                    raise DataError("chunking gives no size for key %r, which has %d frames" % (key, length))
+                    raise BatchDataError("chunking gives no size for key %r, which has %d frames" % (key, length))
                 size, step = 0, 0
             sizes[key], steps[key] = size, size if step is None else step
         if not self.variance:
@@ -163,16 +162,16 @@ def _size_and_step(value: Any) -> tuple[Any, Any]:
         except ValueError:
             numbers = []
         if len(numbers) not in (1, 2):
-            raise ConfigError("option 'chunking' is %r, but must be %s" % (value, _FORMS))
+            raise BatchError("option 'chunking' is %r, but must be %s" % (value, _FORMS))
         return numbers[0], numbers[1] if len(numbers) == 2 else 0
     if isinstance(value, (tuple, list)) and len(value) == 2:
         size, step = value
         if isinstance(step, Mapping) and not isinstance(size, Mapping):
-            raise ConfigError("option 'chunking' is %r: with steps by key, the sizes must be a dict, too" % (value,))
+            raise BatchError("option 'chunking' is %r: with steps by key, the sizes must be a dict, too" % (value,))
         return size, 0 if step is None else step
     if is_int(value) or isinstance(value, Mapping):
         return value, 0
-    raise ConfigError("option 'chunking' is %r, but must be %s" % (value, _FORMS))
+    raise BatchError("option 'chunking' is %r, but must be %s" % (value, _FORMS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,19 +195,19 @@ class ContextWindow:
             return None
         if isinstance(value, (tuple, list)):
             if len(value) != 2 or not all(isinstance(side, Mapping) for side in value):
-                raise ConfigError(
+                raise BatchError(
                     "option 'context_window' is %r; a pair must hold two dicts of data key -> frames, left and right"
                     % (value,)
                 )
             left, right = (dict(side) for side in value)
             if not all(is_int(n) and n >= 0 for side in (left, right) for n in side.values()):
-                raise ConfigError(
+                raise BatchError(
                     "option 'context_window': the numbers of frames in %r must be integers >= 0" % (value,)
                 )
             return cls(left, right)
         widths = dict(value) if isinstance(value, Mapping) else {"data": value}
         if not all(is_int(width) and width > 0 for width in widths.values()):
-            raise ConfigError("option 'context_window' is %r; a window has at least 1 frame" % (value,))
+            raise BatchError("option 'context_window' is %r; a window has at least 1 frame" % (value,))
         return cls(
             {key: (width - 1) // 2 for key, width in widths.items()},
             {key: width - 1 - (width - 1) // 2 for key, width in widths.items()},
@@ -274,7 +273,7 @@ def _chunks(epoch: EpochReader, keys: list[str], chunking: Chunking, rng: random
             for start, end in chunking.chunks(dict(zip(keys, lengths)), rng):
                 yield position, tuple(start[key] for key in keys), tuple(end[key] for key in keys)
         except DataError as exc:
-            raise DataError("%s: %s" % (epoch.place(position), exc)) from None
+            raise BatchDataError("%s: %s" % (epoch.place(position), exc)) from None
 
 
 def _itself(epoch: Any) -> Any:
@@ -290,13 +289,13 @@ def _function_slices(epoch: EpochReader, keys: list[str], chunking: Chunking, re
     dataset = of_rooms("returnn_tf.epochs", _itself)(epoch)
     parts = chunking.function(dataset=dataset, seq_idx_start=0, recurrent_net=recurrent_net, used_data_keys=list(keys))
     if not isinstance(parts, Iterable):
-        raise DataError("the chunking function must yield (position, start, end), but returns %s" % shown(parts))
+        raise BatchDataError("the chunking function must yield (position, start, end), but returns %s" % shown(parts))
     for part in parts:
         if not isinstance(part, (tuple, list)) or len(part) != 3 or not is_int(part[0]):
-            raise DataError("the chunking function must yield (position, start, end), but yields %s" % shown(part))
+            raise BatchDataError("the chunking function must yield (position, start, end), but yields %s" % shown(part))
         position, start, end = part
         if not epoch.has(position):
-            raise DataError(
+            raise BatchDataError(
                 "the chunking function yields position %r, but there are %s sequences" % (position, epoch.num_seqs)
             )
         if not epoch.is_usable(position):
@@ -309,7 +308,7 @@ def _frames(epoch: EpochReader, position: int, keys: list[str], value: Any) -> t
     frames = per_key(value, keys, option="chunking")
     missing = [key for key, frame in frames.items() if frame is None]
     if missing:
-        raise DataError(
+        raise BatchDataError(
             "%s: the chunking function yields no frames for %s" % (epoch.place(position), ", ".join(missing))
         )
     return tuple(frame for frame in frames.values() if frame is not None)

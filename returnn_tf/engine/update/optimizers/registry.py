@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, TypeVar
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import RateError
 from returnn_tf.config.options import declared_options, from_options
 from returnn_tf.config.registry import Registry
 from returnn_tf.engine.update.optimizers.base import Optimizer
@@ -66,7 +66,7 @@ def create_optimizer(options: dict[str, Any], *, where: str, default_epsilon: Op
     :raises ConfigError: no or unknown class, unknown option, option of the wrong type
     """
     if not isinstance(options, dict) or "class" not in options:
-        raise ConfigError(
+        raise RateError(
             '%s must be a dict with "class", e.g. {"class": "adam", "epsilon": 1e-8}, but it is %r.' % (where, options)
         )
     cls = optimizer_class(options["class"], where=where)
@@ -76,7 +76,7 @@ def create_optimizer(options: dict[str, Any], *, where: str, default_epsilon: Op
     where = "%s: class %r" % (where, options["class"])
     for name in ("learning_rate", "lr"):
         if name in values:
-            raise ConfigError(
+            raise RateError(
                 "%s: unknown option %r. The rate is the setting learning_rate; here only learning_rate_multiplier "
                 "exists." % (where, name)
             )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import DataError
+from returnn_tf.config.errors import DataError, ExportDataError
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.onnx.session import Session
 from returnn_tf.export.onnx.stateful.emission import StepFunctions
@@ -148,4 +148,6 @@ def _compare(what: str, got: NDArray[Any], right: NDArray[Any], most: float) -> 
 
 
 def _error(text: str) -> DataError:
-    return DataError("The export to onnx does not compute what the network does, so nothing was written: %s." % text)
+    return ExportDataError(
+        "The export to onnx does not compute what the network does, so nothing was written: %s." % text
+    )

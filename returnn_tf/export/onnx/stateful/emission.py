@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.export.onnx.stateful.packing import Packing
 from returnn_tf.export.steps.base_values import batch_major_shape
@@ -38,7 +38,7 @@ class StepFunctions:
         self.parts = StepParts(StepLoop(plan, layer))
         choices = self.parts.step.choices
         if len(choices) != 1:
-            raise ConfigError(
+            raise ExportError(
                 "%s: the loop has %d choices, %s, but RASR passes one label per step."
                 % (self._where, len(choices), ", ".join(repr(node.path) for node in choices))
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.export.data_facts import LabelNames
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.onnx.names import OUTPUT, file_names
@@ -37,12 +37,12 @@ class StatefulModel(InferenceModel):
     def __init__(self, net: Network, layer: str) -> None:
         config = net.plan.config
         if config is None:
-            raise ConfigError("export to onnx: stateful needs a network that was planned from a config.")
+            raise ExportError("export to onnx: stateful needs a network that was planned from a config.")
         steps = Network(plan_for_steps(config, layer))
         values = net.get_param_values()
         missing = [name for name in steps.stored_params if name not in values]
         if missing:
-            raise ConfigError(
+            raise ExportError(
                 "export to onnx: stateful %r: the network lacks the parameter %r of the loop. Plan it with search=True."
                 % (layer, missing[0])
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.compiler.feed import batch_major_order
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import ExportError
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.ops.frames.shape import transpose
@@ -41,7 +41,7 @@ class Packing:
         elif dims and self.time is not None and dims[0] is not self.time:
             what = "has another time axis than the other values"
         if what:
-            raise ConfigError(
+            raise ExportError(
                 "%s: the step reads layer %r, whose value %s %s. The decoder gets a single tensor [batch, time, "
                 "features]. Compute what the step needs of that layer outside of the loop."
                 % (where, node.path, data, what)

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import above, at_least, between, option
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.params import CellParam, input_part, whole
@@ -49,7 +49,7 @@ class Lru(Cell):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.opts.r_min >= self.opts.r_max:
-            raise ConfigError("%s: r_min %g is not below r_max %g." % (self.where, self.opts.r_min, self.opts.r_max))
+            raise OptionError("%s: r_min %g is not below r_max %g." % (self.where, self.opts.r_min, self.opts.r_max))
 
     @property
     def width(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.matrix.causal_convolution import causal_convolution
@@ -60,7 +60,7 @@ class Mamba(Cell):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.opts.dt_min > self.opts.dt_max:
-            raise ConfigError("%s: dt_min %g is above dt_max %g." % (self.where, self.opts.dt_min, self.opts.dt_max))
+            raise OptionError("%s: dt_min %g is above dt_max %g." % (self.where, self.opts.dt_min, self.opts.dt_max))
 
     @property
     def channels(self) -> int:

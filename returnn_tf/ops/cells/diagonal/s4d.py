@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import above, option
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.diagonal.time_invariant import time_invariant
@@ -58,7 +58,7 @@ class S4d(Cell):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.opts.dt_min > self.opts.dt_max:
-            raise ConfigError("%s: dt_min %g is above dt_max %g." % (self.where, self.opts.dt_min, self.opts.dt_max))
+            raise OptionError("%s: dt_min %g is above dt_max %g." % (self.where, self.opts.dt_min, self.opts.dt_max))
 
     @property
     def pairs(self) -> int:

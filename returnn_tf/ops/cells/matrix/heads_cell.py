@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.ops.cells.base import Cell, State
 from returnn_tf.ops.cells.time_axis import zero_padding
 from returnn_tf.util.lazy_tf import tf
@@ -48,7 +48,7 @@ class HeadsCell(Cell):
         :raises ConfigError: they cannot
         """
         if dim % heads:
-            raise ConfigError(
+            raise OptionError(
                 "%s: unit %r: %s %g is not divisible by num_heads %d. Change one of them."
                 % (self.where, self.unit, name, dim, heads)
             )

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option, chunkwise
@@ -57,12 +57,12 @@ class Mamba2(HeadsCell):
         """Return heads, keys and values; see `HeadsCell.head_shape`."""
         width, head, groups = self._width, self.opts.headdim, self.opts.ngroups
         if width % head:
-            raise ConfigError(
+            raise OptionError(
                 "%s: unit 'mamba2': expand * n_out = %d is not divisible by headdim %d. Change one of them, e.g. to "
                 "headdim %d." % (self.where, width, head, max(d for d in range(1, head) if width % d == 0))
             )
         if (width // head) % groups:
-            raise ConfigError(
+            raise OptionError(
                 "%s: unit 'mamba2': the %d heads (expand * n_out / headdim) cannot be divided into ngroups %d. Change "
                 "one of them." % (self.where, width // head, groups)
             )

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.ops.cells.base import Params
 from returnn_tf.ops.cells.matrix.chunkwise import chunk_option
@@ -44,12 +44,12 @@ class Rwkv(MatrixCell):
         """Return heads, keys and values; see `HeadsCell.head_shape`."""
         size = self.opts.head_size or min(64, self.n_out)
         if self.n_out % size:
-            raise ConfigError(
+            raise OptionError(
                 "%s: unit %r: n_out %d is not divisible by head_size %d. Change one of them; head_size is in unit_opts."
                 % (self.where, self.unit, self.n_out, size)
             )
         if self.opts.layer >= self.opts.num_layers:
-            raise ConfigError(
+            raise OptionError(
                 "%s: unit_opts: layer %d needs num_layers of at least %d, not %d."
                 % (self.where, self.opts.layer, self.opts.layer + 1, self.opts.num_layers)
             )
