@@ -47,9 +47,9 @@ def describe_config(config: Config, *, graph: Optional[str] = None, color: bool 
     return text
 
 
-def log_templates(plan: Plan) -> None:
+def log_templates(plan: Plan, config: Config) -> None:
     """Log the dims of the output of each layer, if ``debug_print_layer_output_template`` is set."""
-    if plan.config is not None and NetworkSettings(plan.config).debug_print_layer_output_template:
+    if NetworkSettings(config).debug_print_layer_output_template:
         for node in plan.visible_nodes():
             log.write(3, "layer %s (%s): %s" % (node.path, node.layer.class_name, node.output))
 

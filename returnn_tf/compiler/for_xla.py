@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, Optional
+from typing import Any
 
 from returnn_tf.config import Config
 from returnn_tf.config.errors import DimError
@@ -50,7 +50,7 @@ def _reason(message: str) -> str:
     return reason + (" (op %s)" % op.group(1) if op else "")
 
 
-def prepare_for_xla(config: Optional[Config]) -> None:
+def prepare_for_xla(config: Config) -> None:
     """Get XLA ready for a network.
 
     :raises ConfigError: the config asks for what XLA leaves out

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.config import Config
 from returnn_tf.config.errors import DimError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.emit_node import emit_node
@@ -23,12 +24,13 @@ from returnn_tf.util.lazy_tf import tf
 class InitialValues(dict[str, Any]):
     """The initial values of the parameters of a plan, as variables that are made when they are first asked for.
 
+    :param config: of the network, for functions defined in it
     :param seed: of all random values; each depends only on its name, its initialiser and the seed
     """
 
-    def __init__(self, plan: Plan, seed: int) -> None:
+    def __init__(self, plan: Plan, config: Config, seed: int) -> None:
         super().__init__()
-        self._plan, self._seed = plan, seed
+        self._plan, self._config, self._seed = plan, config, seed
 
     def __missing__(self, name: str) -> Any:
         with tf.init_scope():
@@ -70,7 +72,7 @@ class InitialValues(dict[str, Any]):
             value = to_layout(state.values[init.node], init.node.output, init.into, list(init.mapping))
             return tf.broadcast_to(value, init.into.static_shape)
 
-        with using_config(self._plan.config):
+        with using_config(self._config):
             array: NDArray[Any] = tf.function(emit, autograph=False)().numpy()
         return array
 

@@ -80,9 +80,9 @@ class Lowered:
         return transpose(lens, order)
 
 
-def needs_second_derivatives(config: Optional[Config]) -> bool:
+def needs_second_derivatives(config: Config) -> bool:
     """Return whether a training by these settings computes gradients of the norm of the gradient."""
-    return config is not None and bool(UpdateSettings(config).maximize_grad_norm)
+    return bool(UpdateSettings(config).maximize_grad_norm)
 
 
 def lower(

@@ -55,23 +55,24 @@ class Network:
     """A network with its variables.
 
     :param plan: see `plan_from_config`, which is ``Network.plan``
+    :param config: that of the plan; functions of it ask for it, and it has the settings of how the network is run
     :param seed: seed of the initial values
     """
 
     plan = _PlanAttribute()
 
-    def __init__(self, plan: Plan, *, seed: int = DEFAULT_SEED) -> None:
+    def __init__(self, plan: Plan, config: Config, *, seed: int = DEFAULT_SEED) -> None:
         vars(self)["plan"] = plan
-        #: The settings in use, which functions of the config ask for: those of the plan, or of a later epoch.
-        self.config: Optional[Config] = plan.config
+        #: The settings in use, which functions of the config ask for: those given, or of a later epoch.
+        self.config = config
         self.train = plan.train
         self.search = plan.search
         self.seed = seed
         self.noise_seed = seed  # for dropout and the like; different in each process of a distributed training
         self.param_specs: dict[str, ParamSpec] = plan.params
         if self.jit_compile:
-            prepare_for_xla(plan.config)
-        initial = InitialValues(plan, seed)
+            prepare_for_xla(config)
+        initial = InitialValues(plan, config, seed)
         #: The parameters that checkpoints hold.
         self.stored_params: dict[str, Any] = {name: initial.variable(spec) for name, spec in self.param_specs.items()}
         self.kept = KeptStates(plan.kept)
@@ -91,7 +92,7 @@ class Network:
     ) -> Network:
         """Plan the network of a config and create its variables, see `plan_from_config`."""
         plan = plan_from_config(config, train=train, search=search, evaluate=evaluate)
-        return cls(plan, seed=TrainingSettings(config).random_seed)
+        return cls(plan, config, seed=TrainingSettings(config).random_seed)
 
     def __repr__(self) -> str:
         mode = "to train" if self.train else "to search" if self.search else "to evaluate"
@@ -103,13 +104,13 @@ class Network:
     @property
     def jit_compile(self) -> bool:
         """Return whether XLA compiles the steps of training and evaluation."""
-        return self.config is not None and NetworkSettings(self.config).jit_compile
+        return NetworkSettings(self.config).jit_compile
 
     # --- parameters ---
 
     def initial_value(self, spec: ParamSpec) -> NDArray[Any]:
         """Return the initial value of a parameter; it depends only on its name, its initialiser and the seed."""
-        return InitialValues(self.plan, self.seed).array(spec)
+        return InitialValues(self.plan, self.config, self.seed).array(spec)
 
     @property
     def trainable_params(self) -> dict[str, Any]:

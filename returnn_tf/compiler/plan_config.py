@@ -60,7 +60,6 @@ def plan_from_config(
             searched_layers=[searched] if isinstance(searched, str) else searched,
             default_target=settings.target,
             empty_data_keys=empty_data_keys(declared),
-            config=config,
         )
 
 

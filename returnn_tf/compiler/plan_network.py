@@ -15,7 +15,6 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.compiler.planning.planner import Place, Planner
 from returnn_tf.compiler.planning.reuse import decide_all, open_params, with_inner
 from returnn_tf.compiler.planning.scope import Scope
-from returnn_tf.config import Config
 from returnn_tf.config.read_only import read_only
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.params.reuse import ReuseLevel
@@ -35,7 +34,6 @@ def plan_network(
     whole_loops: Sequence[str] = (),
     default_target: str = "classes",
     empty_data_keys: Optional[Mapping[str, str]] = None,
-    config: Optional[Config] = None,
 ) -> Plan:
     """Plan a network dict. The plan is immutable afterwards.
 
@@ -48,7 +46,6 @@ def plan_network(
     :param whole_loops: paths of `rec` layers of which no layer is moved out of the loop
     :param default_target: for losses without the option target
     :param empty_data_keys: keys that do not exist -> the reason, for messages
-    :param config: the `Config` of the network, for functions defined in it
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
     compilation = Compilation(
@@ -76,7 +73,6 @@ def plan_network(
         semantics,
         train,
         search,
-        config,
     )
     planned = {node.path for node in plan.all_nodes()}
     mistakes = unneeded_mistakes(compilation.all_specs(), planned, compilation.extern_data) + remarks(plan.all_nodes())

@@ -68,7 +68,7 @@ def compile_graph(config: Config, request: GraphRequest) -> CompiledGraph:
     else:
         training = request.train is not False
         plan = plan_from_config(config, train=training, search=request.search, evaluate=request.losses)
-    builder = GraphBuilder(plan, train=request.train, losses=request.losses, portable=request.portable)
+    builder = GraphBuilder(plan, config, train=request.train, losses=request.losses, portable=request.portable)
     steps = None
     if request.steps:
         counter = None if request.graph_counts is None else GRAPH if request.graph_counts else DECODER

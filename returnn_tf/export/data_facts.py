@@ -37,7 +37,7 @@ def label_facts(model: InferenceModel, folder: str) -> dict[str, dict[str, dict[
     :param folder: of the export
     :return: "inputs" and "outputs" -> name -> entries of the side file
     """
-    names, extern_data = LabelNames(model.net.plan, folder), model.net.extern_data
+    names, extern_data = LabelNames(model.net.plan, model.net.config, folder), model.net.extern_data
     keys = {name: model.feed_keys.get(name, "") for name in model.input_infos}
     dims = {name: extern_data[key].sparse_dim for name, key in keys.items() if key in extern_data}
     nodes = {graph_name(node.path): node.output for node in model.nodes}
@@ -57,11 +57,12 @@ class LabelNames:
     Axes number their labels alike if a layer or loss says so (`Layer.same_labels`), or if one was declared to
     replace the other (`Dim.labels_of`). If their sizes differ, the larger one has further labels at the end.
 
+    :param config: that of the plan
     :param folder: where files with the names are written
     """
 
-    def __init__(self, plan: Plan, folder: str) -> None:
-        self._plan, self._folder = plan, folder
+    def __init__(self, plan: Plan, config: Config, folder: str) -> None:
+        self._plan, self._config, self._folder = plan, config, folder
         self._alike: dict[Dim, dict[Dim, None]] = {}
         self._blanks: dict[Dim, int] = {}
         self._files: dict[str, str] = {}
@@ -105,9 +106,8 @@ class LabelNames:
         if dim is None or dim.size is None:
             return found
         keys = [key for near in self._nearest(dim, same_size=False) for key in self._keys_of(near)]
-        config = self._plan.config
-        target = None if config is None else NetworkSettings(config).target
-        data = self._plan.extern_data.get(target or "")
+        target = NetworkSettings(self._config).target
+        data = self._plan.extern_data.get(target)
         if target and data is not None and data.sparse_dim is not None and data.sparse_dim.size == dim.size:
             keys.append(target)
         file = next(filter(None, map(self._file, keys)), "")
@@ -140,7 +140,7 @@ class LabelNames:
         if key in self._of_dataset and len(self._of_dataset[key]) <= size:  # a network may have more labels
             return self._of_dataset[key]
         if not self._of_dataset:  # its files may be on another machine
-            for options in _train_options(self._plan.config):
+            for options in _train_options(self._config):
                 for name in _VOCABULARIES:
                     given = options.get(name)
                     labels = self._of_vocabulary(key, given, size) if isinstance(given, (Mapping, Vocabulary)) else []
@@ -163,9 +163,8 @@ class LabelNames:
     @functools.cached_property
     def _of_dataset(self) -> Mapping[str, list[str]]:
         """The names of the labels of the training dataset by data key; empty if it can't be opened."""
-        config = self._plan.config
         try:
-            dataset = None if config is None else dataset_from_config(config, "train")
+            dataset = dataset_from_config(self._config, "train")
             if dataset is None:
                 return {}
             with contextlib.closing(dataset):
@@ -179,7 +178,7 @@ def _line(label: str) -> str:
     return label.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def feature_settings(config: Optional[Config]) -> Optional[dict[str, Any]]:
+def feature_settings(config: Config) -> Optional[dict[str, Any]]:
     """Return the options ``audio`` of the training dataset, defaults included; None without features of audio."""
     for options in _train_options(config):
         audio = options.get("audio")
@@ -202,13 +201,13 @@ def _plain(value: Any) -> Any:
     return "function %s" % getattr(value, "__name__", type(value).__name__)
 
 
-def _train_options(config: Optional[Config]) -> Iterator[Mapping[str, Any]]:
+def _train_options(config: Config) -> Iterator[Mapping[str, Any]]:
     """Yield the options of the training dataset, and of those inside it."""
-    given = None if config is None else DataSettings(config).train
+    given = DataSettings(config).train
     if given is None:
         return
     try:
-        _, options = parse_dataset_spec(given, {} if config is None else NamesOfConfig(config))
+        _, options = parse_dataset_spec(given, NamesOfConfig(config))
     except ConfigError:
         return  # a dataset of another machine: what tasks report, and no matter of the graph
     yield from _with_inner(options)

@@ -31,7 +31,7 @@ def write_side_file(folder: str, exporter: Exporter, model: InferenceModel) -> N
     """
     fed, found = exporter.input_tensors, exporter.output_tensors
     labels = label_facts(model, folder)
-    features = feature_settings(model.net.plan.config)
+    features = feature_settings(model.net.config)
     content = {
         "format": _FORMAT,
         "target": exporter.class_name,

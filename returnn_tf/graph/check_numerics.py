@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings.network import NetworkSettings
@@ -13,10 +13,8 @@ from returnn_tf.util.lazy_tf import tf
 OUTPUTS, ALL = "outputs", "all"
 
 
-def option(config: Optional[Config]) -> str:
+def option(config: Config) -> str:
     """Return what the config wants checked: ``ALL``, ``OUTPUTS``, or "" for nothing."""
-    if config is None:
-        return ""
     if NetworkSettings(config).debug_add_check_numerics_ops:
         return ALL
     return OUTPUTS if NetworkSettings(config).debug_add_check_numerics_on_output else ""

@@ -30,7 +30,7 @@ def initialize_model(config: Config) -> int:
     )
     checkpoint.save(model, net.stored_params, {}, info)
     graphs = MetaGraphs(graph_writer() if CheckpointSettings(config).write_meta_graph else None)
-    graphs.add(net.plan, model)
+    graphs.add(net.plan, net.config, model)
     graphs.finish()
     log.write(1, "Wrote the initial parameters to %s" % model)
     return 0

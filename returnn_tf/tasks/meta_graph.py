@@ -6,6 +6,7 @@ import os
 from typing import Optional
 
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 
@@ -18,14 +19,15 @@ def graph_writer() -> Optional[BuildGraph]:
     return None if os.environ.get(DISABLING) == "0" else meta_graph
 
 
-def meta_graph(plan: Plan) -> bytes:
+def meta_graph(plan: Plan, config: Config) -> bytes:
     """Return the graph of a network as forwarding computes it: inputs, variables, outputs, and a saver.
 
     It needs no native library, as there is none beside a checkpoint.
 
     :param plan: as for training
+    :param config: that of the plan
     """
-    builder = GraphBuilder(plan, portable=True)
+    builder = GraphBuilder(plan, config, portable=True)
     builder.emit_network()
     content: bytes = builder.meta_graph().SerializeToString()
     return content

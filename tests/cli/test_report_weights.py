@@ -119,7 +119,7 @@ def test_size(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def emit(values: Any) -> Any:
         lowered = net.lower(values, outputs=[node], with_losses=False)
-        return emit_inner_weights(net.plan, lowered, node)
+        return emit_inner_weights(net.config, lowered, node)
 
     values = {name: array[row : row + 1] for name, array in feed().items()}
     length = int(values["data/size0"][0])

@@ -115,7 +115,7 @@ def test_lengths_of_a_declared_dim() -> None:
 
 def test_parameters_are_saved_and_restored(tmp_path: pathlib.Path) -> None:
     config = config_of({**factor(loss="as_is"), "more": {"class": "half_of_mean", "from": "data", "loss": "as_is"}})
-    net, other = (Network(plan_from_config(config, train=True), seed=seed) for seed in (1, 2))
+    net, other = (Network(plan_from_config(config, train=True), config, seed=seed) for seed in (1, 2))
     name = "output/factors/out_w"
     net.set_param_values({"more/fixed": np.float32([4, 5, 6])})
     assert (net.get_param_values()[name] != other.get_param_values()[name]).any()

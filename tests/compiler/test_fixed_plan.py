@@ -80,7 +80,7 @@ NETWORKS = {
 
 def net_of(network: dict[str, Any]) -> Network:
     config = Config({"behavior_version": 21, "extern_data": EXTERN, "network": network})
-    return Network(plan_from_config(config, search=True))
+    return Network.from_config(config, search=True)
 
 
 def feed(length: int, seed: int) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def test_classes_stay_what_they_are() -> None:
 
 def test_options_of_a_plan_cannot_be_changed() -> None:
     config = {"behavior_version": 21, "extern_data": EXTERN, "network": loop()}
-    plan = Network(plan_from_config(Config(config), search=True)).plan
+    plan = plan_from_config(Config(config), search=True)
     unit: Any = plan.layers["loop"].layer
     with pytest.raises(TypeError, match=re.escape("network['loop']['unit'] belongs to a plan and cannot be changed.")):
         unit.unit["new"] = {}
@@ -246,9 +246,7 @@ class PluginPostInitLayer(PluginInitLayer):
 @pytest.mark.parametrize("name", ["plugin_init", "plugin_post_init"])
 def test_constructors_of_layer_classes_are_called(name: str) -> None:
     inputs = {"data": np.ones((1, 2, 4), "float32"), "data/size0": np.array([2], "int32")}
-    net = Network(
-        plan_from_config(Config({"extern_data": EXTERN, "network": {"output": {"class": name, "from": "data"}}}))
-    )
+    net = Network.from_config(Config({"extern_data": EXTERN, "network": {"output": {"class": name, "from": "data"}}}))
     assert (net.run(inputs).layers["output"].value == 2.0).all()
 
 

@@ -86,7 +86,7 @@ def test_lowered_within_a_lowering(name: str, flags: dict[str, bool], moved: boo
     hook: Hook = []
     config = config_of(NETWORKS[name](hook), optimize_move_layers_out=moved)
     outer = Network.from_config(config, **flags)
-    inner, alone = Network(outer.plan, seed=outer.seed), Network(outer.plan, seed=outer.seed)
+    inner, alone = (Network(outer.plan, config, seed=outer.seed) for _ in range(2))
     with_grad = bool(outer.plan.losses)
     expected = alone.run(feed(), with_grad=with_grad)
     results: list[Any] = []

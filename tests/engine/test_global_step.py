@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
@@ -76,7 +75,7 @@ def by_evaluator(net: Network) -> float:
 
 
 def by_searcher(net: Network) -> float:
-    searching = Network(plan_from_config(config_of(), search=True))
+    searching = Network.from_config(config_of(), search=True)
     searching.global_step.assign(net.global_step)
     return float(Searcher(searching, ["labels"]).run(FEED).hypotheses["labels"][0][0].labels[0])
 

@@ -51,7 +51,7 @@ class Build:
         self.plans: list[Plan] = []
         self.begin = begin
 
-    def __call__(self, plan: Plan) -> bytes:
+    def __call__(self, plan: Plan, config: Config) -> bytes:
         self.plans.append(plan)
         while self.begin is not None and not self.begin.is_set():
             time.sleep(0.001)
@@ -193,6 +193,7 @@ def test_nothing_is_built_without_checkpoints() -> None:
     train(build, model=None)
     train(build, model="toy", write_meta_graph=False, num_epochs=1)
     graphs = MetaGraphs(None)
-    graphs.add(Network.from_config(Config(OPTIONS), train=True).plan, "net/toy.001")
+    net = Network.from_config(Config(OPTIONS), train=True)
+    graphs.add(net.plan, net.config, "net/toy.001")
     graphs.finish()
     assert build.plans == [] and not list(pathlib.Path(".").rglob("*.meta"))

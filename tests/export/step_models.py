@@ -228,7 +228,7 @@ def searching(config, seed=1, scale=1.0):
 
 def graph_for_steps(config, layer="output", **options):
     """Return the meta graph, its `StepGraph`, and the facts for searches."""
-    builder = GraphBuilder(plan_for_steps(config, layer))
+    builder = GraphBuilder(plan_for_steps(config, layer), config)
     graph = add_steps(builder, layer, **options)
     return builder.meta_graph(), graph, step_facts(StepLoop(builder.plan, layer), graph)
 

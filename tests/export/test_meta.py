@@ -25,10 +25,9 @@ def config_of(network, **settings):
 
 def meta_of(network, *, train=False, losses=False, search=False, **settings):
     """Return the MetaGraphDef of a network."""
-    plan = returnn_tf.Network.plan(
-        config_of(network, **settings), train=train is not False, evaluate=losses, search=search
-    )
-    builder = GraphBuilder(plan, train=train, losses=losses)
+    config = config_of(network, **settings)
+    plan = returnn_tf.Network.plan(config, train=train is not False, evaluate=losses, search=search)
+    builder = GraphBuilder(plan, config, train=train, losses=losses)
     builder.emit_network()
     return builder.meta_graph()
 

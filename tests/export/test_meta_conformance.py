@@ -19,12 +19,11 @@ from tests.layers.examples import CLASSES, example_config
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_outputs_and_losses(name: str, mode: str) -> None:
     """Outputs of layers with batch and time axis, and losses, agree with `Network.run` from the same parameters."""
-    plan = returnn_tf.Network.plan(
-        example_config(name), train=mode == "train", search=mode == "search", evaluate=mode == "eval"
-    )
-    builder = GraphBuilder(plan, losses=mode != "search")
+    config = example_config(name)
+    plan = returnn_tf.Network.plan(config, train=mode == "train", search=mode == "search", evaluate=mode == "eval")
+    builder = GraphBuilder(plan, config, losses=mode != "search")
     builder.emit_network()
-    net = returnn_tf.Network(plan)
+    net = returnn_tf.Network(plan, config)
     values = net.get_param_values()
     feed = random_feed(net.extern_data, batch=3)
     if "ctc" in str(plan) or any(loss.loss.class_name in ("ctc", "fast_bw") for loss in plan.losses):

@@ -46,8 +46,9 @@ def config_of(network):
 
 
 def meta_of(network, **options):
-    plan = returnn_tf.Network.plan(config_of(network), evaluate=options.get("losses", False))
-    builder = GraphBuilder(plan, **options)
+    config = config_of(network)
+    plan = returnn_tf.Network.plan(config, evaluate=options.get("losses", False))
+    builder = GraphBuilder(plan, config, **options)
     builder.emit_network()
     return builder.meta_graph()
 

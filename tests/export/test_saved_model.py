@@ -143,7 +143,7 @@ def test_features_and_vocabulary_of_the_training_data(tmp_path):
     facts = {"inputs": {"data": {}}, "outputs": {"output": {"vocabulary": "vocab.classes.txt"}}}
     assert label_facts(model, str(tmp_path)) == facts
     assert (tmp_path / "vocab.classes.txt").read_text() == "a\nb\n \n\\n\n\\\\\n"
-    features = feature_settings(net.plan.config)
+    features = feature_settings(net.config)
     assert features["features"] == "log_mel_filterbank" and features["step_len"] == 0.01
 
 

@@ -182,7 +182,7 @@ def test_checkpoint_and_second_lowering(case: Case, tmp_path: Path) -> None:
     """Another network of the same plan, with other initial values, computes the same once it has read a checkpoint."""
     case.net.set_param_values(case.values)
     checkpoint.save(str(tmp_path / "net.001"), case.net.params, {}, checkpoint.CheckpointInfo(1, 0, 42))
-    other = Network(case.net.plan, seed=7)
+    other = Network(case.net.plan, case.net.config, seed=7)
     params.assign(other.params, checkpoint.read(str(tmp_path / "net.001")), source="net.001")
     assert_same_results(case.first, _run(other, case.feed), rtol=1e-6, atol=1e-7)
 

@@ -16,7 +16,7 @@ def test_graph_of_a_training(tmp_path):
     network = {**BLSTM, "output": {**BLSTM["output"], "dropout": 0.5}}
     net = returnn_tf.Network.from_config(config_of(network), train=True)
     returnn_tf.save_checkpoint(net, str(tmp_path / "net.001"))
-    meta = tf.compat.v1.MetaGraphDef.FromString(meta_graph(net.plan))
+    meta = tf.compat.v1.MetaGraphDef.FromString(meta_graph(net.plan, net.config))
     assert not [node.op for node in meta.graph_def.node if node.op.startswith("Rtf")]
     feed = feed_of()
     with MetaSession(meta, str(tmp_path / "net.001")) as session:

@@ -148,7 +148,7 @@ class WeightsFunction:
         return found
 
     def _inner(self, graph: Lowered, layer: WeightsLayer, lens: Mapping[int, Any]) -> Any:
-        return _reduced(layer, emit_inner_weights(self._net.plan, graph, layer.node), lens)
+        return _reduced(layer, emit_inner_weights(self._net.config, graph, layer.node), lens)
 
 
 def _within_limit(sizes: Sequence[Any], layer: WeightsLayer, reduced: Callable[[], Any]) -> Any:

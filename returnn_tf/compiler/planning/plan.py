@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Optional
 
 from returnn_tf.compiler.planning.drawing import draw_layers
 from returnn_tf.compiler.planning.layer_table import layers_html, totals
-from returnn_tf.config import Config
 from returnn_tf.config.errors import DimError, did_you_mean
 from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.layer import Node
@@ -29,7 +27,6 @@ class Plan:
     :param losses: in the order of the network
     :param extern: the inputs by data key
     :param semantics: what the settings say about its values
-    :param config: the `Config` of the network, for functions defined in it
     :param mistakes: in layers that nothing needs, and what is probably not meant; texts for the user
     :param omitted_losses: the layers in loops whose losses are not computed, as the network is neither for training nor
         for evaluation
@@ -43,7 +40,6 @@ class Plan:
     semantics: Semantics
     train: bool
     search: bool
-    config: Optional[Config] = None
     mistakes: Sequence[str] = ()
     omitted_losses: Sequence[str] = ()
 

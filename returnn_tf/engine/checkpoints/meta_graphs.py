@@ -17,13 +17,14 @@ from collections.abc import Iterable, Mapping
 from typing import Callable, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.config import Config
 from returnn_tf.engine.support.atomic_files import sync
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import bytes_text
 
 SUFFIX = ".meta"
-#: Function(training plan of a network) -> the content of the file.
-BuildGraph = Callable[[Plan], bytes]
+#: Function(training plan of a network, its config) -> the content of the file.
+BuildGraph = Callable[[Plan, Config], bytes]
 _POLL_SECONDS = 0.1
 
 
@@ -34,8 +35,8 @@ class _Cancelled(BaseException):
 class _Graph:
     """The graph of one network, and the checkpoints that wait for it."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, config: Config) -> None:
+        self.plan, self.config = plan, config
         self.waiting: list[str] = []
         self.content: Optional[bytes] = None
         self.written = ""  # a file with it
@@ -60,13 +61,13 @@ class MetaGraphs:
         """Return whether files are written."""
         return self._build is not None and not self._failed
 
-    def expect(self, plan: Plan, prefixes: Iterable[str]) -> None:
+    def expect(self, plan: Plan, config: Config, prefixes: Iterable[str]) -> None:
         """Record checkpoints of a network which lack the file. It is built with the next one, or by `finish`."""
         if self.wanted:
             with self.lock:
-                self._of(plan).waiting += prefixes
+                self._of(plan, config).waiting += prefixes
 
-    def add(self, plan: Plan, prefix: str) -> None:
+    def add(self, plan: Plan, config: Config, prefix: str) -> None:
         """Put the graph of a network beside a checkpoint, at once if it is built, else when it is.
 
         :param prefix: of the checkpoint, which is written
@@ -74,7 +75,7 @@ class MetaGraphs:
         if not self.wanted:
             return
         with self.lock:
-            graph = self._of(plan)
+            graph = self._of(plan, config)
             if graph.content is not None:
                 self._publish(graph, prefix)
                 return
@@ -101,12 +102,12 @@ class MetaGraphs:
                     )
                 thread.join(_POLL_SECONDS)
 
-    def _of(self, plan: Plan) -> _Graph:
+    def _of(self, plan: Plan, config: Config) -> _Graph:
         """Return the graph of a network; the previous one is still built if checkpoints wait for it."""
-        if not self._graphs or not _same_network(self._graphs[-1].plan, plan):
+        if not self._graphs or self._graphs[-1].plan is not plan:
             for before in self._graphs:
                 self._start(before)
-            self._graphs = [graph for graph in self._graphs if graph.waiting] + [_Graph(plan)]
+            self._graphs = [graph for graph in self._graphs if graph.waiting] + [_Graph(plan, config)]
         return self._graphs[-1]
 
     def _start(self, graph: _Graph) -> None:
@@ -118,7 +119,7 @@ class MetaGraphs:
         assert self._build is not None
         begin = time.monotonic()
         try:
-            content = self._build(graph.plan)
+            content = self._build(graph.plan, graph.config)
             seconds = time.monotonic() - begin
             log.write(4, "Built the graph for the files .meta: %s in %.1f s" % (bytes_text(len(content)), seconds))
             with self.lock:
@@ -156,11 +157,6 @@ class MetaGraphs:
                 "The graph of the network can't be written beside the checkpoints, which other programs may look for "
                 "there: %s. write_meta_graph = False disables it." % reason.splitlines()[0].rstrip(".")
             )
-
-
-def _same_network(one: Plan, other: Plan) -> bool:
-    """Return whether these are plans of the same layers; the config may be another, for settings of an epoch."""
-    return len(one.nodes) == len(other.nodes) and all(a is b for a, b in zip(one.nodes, other.nodes))
 
 
 def lacking(found: Mapping[int, str]) -> dict[int, str]:

@@ -140,17 +140,17 @@ class Saver:
             progress=None if progress is None else progress.as_json(),
         )
         params, state = _snapshot(trainer.net.stored_params), {**_snapshot(trainer.state()), **kept}
-        plan = trainer.net.plan
+        plan, config = trainer.net.plan, trainer.net.config
 
         def write() -> None:
             checkpoint.save(prefix, params, state, info)
-            self._written(prefix, key, plan)
+            self._written(prefix, key, plan, config)
 
         self._background.submit(write)
 
-    def _written(self, prefix: str, key: tuple[int, float], plan: Plan) -> None:
+    def _written(self, prefix: str, key: tuple[int, float], plan: Plan, config: Config) -> None:
         model_dir.write_index(str(self.model))
-        self.graphs.add(plan, prefix)
+        self.graphs.add(plan, config, prefix)
         log.write(3, "Saved %s" % prefix)
         self._drop_steps(prefix, key)
 

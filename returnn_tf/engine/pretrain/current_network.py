@@ -101,13 +101,13 @@ class CurrentNetwork:
     def _build(self, entry: EpochNetwork, plan: Plan) -> None:
         config = entry.config
         self.entry = entry
-        log_templates(plan)
+        log_templates(plan, config)
         if self._given is not None:
             self.trainer, self._given = self._given, None
             self.net = self.trainer.net
             _check_same_params(self.net, plan)
         else:
-            self.net = Network(plan, seed=TrainingSettings(config).random_seed)
+            self.net = Network(plan, config, seed=TrainingSettings(config).random_seed)
             self.trainer = StepTrainer(self.net, config, self._world)
         self.evaluator = Evaluator(self.net, config)
 

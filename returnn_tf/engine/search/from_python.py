@@ -122,8 +122,7 @@ def search(
     dataset = Dataset.from_config(data)
     searcher = Searcher(net, [layer], with_losses=False)
     node = searcher.nodes[layer]
-    default = NetworkSettings(net.config).target if net.config is not None else None
-    target = next(iter(node.layer.target_names or ()), default)
+    target = next(iter(node.layer.target_names or ()), NetworkSettings(net.config).target)
     labels = labels_of(node.output, dataset, net.extern_data, target)
     reference = _reference_key(target, dataset, net)
     if labels.names is None and reference is not None and node.output.sparse:

@@ -30,7 +30,8 @@ class Engine:
 
     :param stop: whether a signal requests a stop
     :param world: the processes which train together; default: those of the config
-    :param build_graph: function(training plan) -> content of the files ``.meta`` beside the checkpoints; None: no files
+    :param build_graph: function(training plan, its config) -> content of the files ``.meta`` beside the checkpoints;
+        None: no files
     :param handed_over: trainer and callbacks of the process that trains, instead of a new network
     :raises ConfigError: something in the config is wrong, or another run trains the model; nothing was written
     :raises DataError: a data file or checkpoint is wrong

@@ -47,7 +47,7 @@ def load_network(
     devices.set_up(config)
     net_config = with_outputs(with_beam_size(entry.config) if search else entry.config, outputs)
     net = Network.from_config(net_config, train=losses and not search, search=search)
-    log_templates(net.plan)
+    log_templates(net.plan, net_config)
     lacking = {name: variable for name, variable in net.stored_params.items() if name not in values}
     loaded = {**preload.load_on_init(net.plan, lacking), **preload.load(config, net.stored_params)}
     rest = {name: variable for name, variable in net.stored_params.items() if name not in loaded}

@@ -111,7 +111,7 @@ class TrainingRun:
             same = [
                 lacking[epoch] for epoch in lacking if self.schedule.at(max(epoch, 1)).same_network(self.current.entry)
             ]
-            self.saver.graphs.expect(self.current.net.plan, same)
+            self.saver.graphs.expect(self.current.net.plan, self.current.net.config, same)
 
     def end_graphs(self, *, complete: bool) -> None:
         """Complete the files ``.meta``, or stop building them."""

@@ -33,7 +33,7 @@ class MetaExporter(Exporter):
 
     def write(self, model: InferenceModel, folder: str) -> None:
         """Write graph, checkpoint, the libraries of native ops, and lists of the parameters and state variables."""
-        builder = GraphBuilder(model.net.plan, portable=self.portable)
+        builder = GraphBuilder(model.net.plan, model.net.config, portable=self.portable)
         builder.emit_network()
         self.input_tensors, self.output_tensors = input_tensors(builder, model), _outputs(builder, model)
         graph_def = builder.graph_def()

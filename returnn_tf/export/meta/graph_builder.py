@@ -1,7 +1,7 @@
 """Builds the graph of a plan: placeholders, variables, all layers, and the collections that decoders read.
 
-The order: ``builder = GraphBuilder(plan)``; then `emit_network` or, within `GraphBuilder.emitting`, further ops;
-then `meta_graph`, which seals it.
+The order: ``builder = GraphBuilder(plan, config)``; then `emit_network` or, within `GraphBuilder.emitting`, further
+ops; then `meta_graph`, which seals it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.compiler.lower import Lowered, lower, needs_second_derivatives
 from returnn_tf.compiler.planning.parse import scope_name
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.config import Config
 from returnn_tf.config.errors import ExportError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.export.meta import names
@@ -36,20 +37,28 @@ class GraphBuilder:
     """A graph in the making.
 
     :param plan: of the network; no checkpoint is needed, as the variables stay variables
+    :param config: that of the plan
     :param train: whether dropout etc. are active; None: a placeholder decides, which needs a plan with ``train=True``
     :param losses: whether losses and errors are computed, too
     :param portable: no native ops, so that the graph needs no library
     """
 
     def __init__(
-        self, plan: Plan, *, train: Optional[bool] = False, losses: bool = False, portable: bool = False
+        self,
+        plan: Plan,
+        config: Config,
+        *,
+        train: Optional[bool] = False,
+        losses: bool = False,
+        portable: bool = False,
     ) -> None:
-        self.plan, self.train, self.losses, self._portable = plan, train, losses, portable
-        embedded = small_initial_values(plan)
+        self.plan, self._config = plan, config
+        self.train, self.losses, self._portable = train, losses, portable
+        embedded = small_initial_values(plan, config)
         self.graph: Any = session_graph()
         with self.emitting():
             #: The inputs by their names in `lower`.
-            self.inputs = Inputs(plan)
+            self.inputs = Inputs(plan, config)
             #: The parameters and the global step.
             self.variables = Variables(plan, embedded)
             #: The states that layers keep from run to run.
@@ -69,8 +78,7 @@ class GraphBuilder:
     @contextlib.contextmanager
     def emitting(self) -> Iterator[None]:
         """Make this the graph in which ops are made, with the config of the plan."""
-        plan = self.plan
-        with like_a_function(self.graph), using_config(plan.config), maybe_portable(self._portable):
+        with like_a_function(self.graph), using_config(self._config), maybe_portable(self._portable):
             yield
 
     def _train_flag(self) -> Any:
@@ -96,7 +104,7 @@ class GraphBuilder:
                 with_losses=self.losses,
                 step=self.variables.global_step.read_value(),
                 carried=self.states,
-                second_derivatives=needs_second_derivatives(self.plan.config),
+                second_derivatives=needs_second_derivatives(self._config),
             )
             if only_if is None:
                 lowered.run_updates()

@@ -19,13 +19,14 @@ class Inputs:
     """The placeholders, made in the current graph.
 
     :param plan: of the network; its declared data keys get placeholders, whether it uses them or not
+    :param config: that of the plan
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, config: Config) -> None:
         keys: dict[str, Data] = {**plan.extern_data, **{key: node.output for key, node in plan.extern.items()}}
         #: "<key>" -> batch-major tensor, "<key>/size<i>" -> int32 [batch]: what `lower` takes.
         self.feed: dict[str, Any] = {}
-        first = [key for key in keys if for_inference(plan.config, key)]
+        first = [key for key in keys if for_inference(config, key)]
         self._lens: dict[Dim, Any] = {}
         for key in [*first, *(key for key in keys if key not in first)]:
             self._add(key, keys[key])
@@ -56,13 +57,11 @@ class Inputs:
         return None
 
 
-def for_inference(config: Optional[Config], key: str) -> bool:
+def for_inference(config: Config, key: str) -> bool:
     """Return whether a data key exists where there are no targets: ``available_for_inference``.
 
     A key that does not say it does, unless it is the default target.
     """
-    if config is None:
-        return True
     settings = NetworkSettings(config)
     declared = {
         "extern_data": settings.extern_data,

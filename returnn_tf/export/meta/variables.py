@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.initial_values import InitialValues
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.config import Config
 from returnn_tf.config.errors import ExportError
 from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.export.meta import names
@@ -23,9 +24,9 @@ from returnn_tf.util.lazy_tf import tf
 _MAX_EMBEDDED = 1024
 
 
-def small_initial_values(plan: Plan) -> dict[str, NDArray[Any]]:
+def small_initial_values(plan: Plan, config: Config) -> dict[str, NDArray[Any]]:
     """Return the initial values of small parameters, to be embedded in the graph; call it outside of any graph."""
-    values = InitialValues(plan, DEFAULT_SEED)
+    values = InitialValues(plan, config, DEFAULT_SEED)
     return {name: values.array(spec) for name, spec in plan.params.items() if spec.size <= _MAX_EMBEDDED}
 
 

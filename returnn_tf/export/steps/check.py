@@ -44,7 +44,7 @@ def network_with_params(config: Config, net: Network) -> Network:
 
     :raises DataError: that one lacks a parameter
     """
-    made = Network(plan_from_config(config, search=True))
+    made = Network(plan_from_config(config, search=True), config)
     values = net.get_param_values()
     lacking = [name for name in made.stored_params if name not in values]
     if lacking:
@@ -60,7 +60,7 @@ def network_with_params(config: Config, net: Network) -> Network:
 class StepCheck:
     """A search with the labels and scores of all its hypotheses.
 
-    :param net: the network, with its config
+    :param net: the network
     :param layer: path of the `rec` layer
     :param choices: the names of the choices in it, in the order of the decoder
     :param scored: those that give scores
@@ -68,9 +68,7 @@ class StepCheck:
 
     def __init__(self, net: Network, layer: str, choices: list[str], scored: list[str]) -> None:
         self._layer, self._choices = layer, choices
-        plan_config = net.plan.config
-        assert plan_config is not None
-        network = copied(network_of(plan_config))
+        network = copied(network_of(net.config))
         loop = _find(network, layer)
         loop["include_eos"] = True  # so that the label of the end is known
         for name in choices:
@@ -78,7 +76,7 @@ class StepCheck:
             options.update(_PLAIN)
             options["beam_size"] = _BEAM_SIZE
             options["prob_scale"] = 1.0 if name in scored else 0.0
-        config = derived(plan_config, {}, hidden={"network": network, "get_network": None})
+        config = derived(net.config, {}, hidden={"network": network, "get_network": None})
         self._model = InferenceModel(network_with_params(config, net), ["%s/%s" % (layer, name) for name in choices])
 
     def run(self, decoder: StepDecoder, tolerance: float) -> None:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Optional
 
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.options import option
 from returnn_tf.engine.checkpoints.of_network import save_checkpoint
 from returnn_tf.export.exporters import Exporter, register_exporter
@@ -56,23 +55,18 @@ class StepsExporter(Exporter):
         """
         if self.outputs:
             raise ExportError("export to steps: outputs can't be named; it has the scores and states of a step.")
-        config = net.plan.config
-        if config is None:
-            raise ExportError("export to steps: the network was made without a config. Use Network.from_config.")
-        plan_for_steps(config, self.layer)
-        return InferenceModel(network_with_params(config, net), [self.layer])
+        plan_for_steps(net.config, self.layer)
+        return InferenceModel(network_with_params(net.config, net), [self.layer])
 
     def write(self, model: InferenceModel, folder: str) -> None:
         """Write graph, checkpoint, description, lists and the libraries of native ops."""
-        config = model.net.plan.config
-        assert config is not None
-        plan = plan_for_steps(config, self.layer)
+        plan = plan_for_steps(model.net.config, self.layer)
         lacking = [name for name in plan.params if name not in model.net.stored_params]
         if lacking:
             raise ExportDataError(
                 "export to steps: a step needs the parameter %r, which the search lacks." % lacking[0]
             )
-        builder = GraphBuilder(plan, portable=self.portable)
+        builder = GraphBuilder(plan, model.net.config, portable=self.portable)
         graph = add_steps(builder, self.layer, counter=self.counter)
         graph_def: Any = builder.graph_def()
         check_ops(graph_def, "steps")

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
+from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.config import Config
 from returnn_tf.config.errors import ExportError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.export.onnx.stateful.packing import Packing
@@ -32,8 +34,8 @@ class StepFunctions:
     :raises ConfigError: the loop can't be computed step by step, or its labels are not one per step
     """
 
-    def __init__(self, plan: Any, params: dict[str, Any], layer: str, *, split: bool = True) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, config: Config, params: dict[str, Any], layer: str, *, split: bool = True) -> None:
+        self._config = config
         self._params, self._where = params, "export to onnx: stateful %r" % layer
         self.parts = StepParts(StepLoop(plan, layer))
         choices = self.parts.step.choices
@@ -55,7 +57,7 @@ class StepFunctions:
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
-        with using_config(self._plan.config):
+        with using_config(self._config):
             yield
 
     @property

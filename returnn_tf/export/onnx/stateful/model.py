@@ -35,10 +35,7 @@ class StatefulModel(InferenceModel):
     """
 
     def __init__(self, net: Network, layer: str) -> None:
-        config = net.plan.config
-        if config is None:
-            raise ExportError("export to onnx: stateful needs a network that was planned from a config.")
-        steps = Network(plan_for_steps(config, layer))
+        steps = Network(plan_for_steps(net.config, layer), net.config)
         values = net.get_param_values()
         missing = [name for name in steps.stored_params if name not in values]
         if missing:
@@ -48,7 +45,7 @@ class StatefulModel(InferenceModel):
             )
         steps.set_param_values({name: values[name] for name in steps.stored_params})
         self._layer, self._params = layer, steps.stored_params
-        self.functions = StepFunctions(steps.plan, self._params, layer)
+        self.functions = StepFunctions(steps.plan, steps.config, self._params, layer)
         super().__init__(steps, nodes=self.functions.packing.nodes)
         self.facts: dict[str, Any] = {}
         self._names: dict[str, str] = {}
@@ -75,7 +72,7 @@ class StatefulModel(InferenceModel):
                 "token": TOKEN,
                 "scores": {"tensor": SCORES, "log": not rasr, "sign": -1 if rasr else 1},
                 "labels": self.functions.labels,
-                **LabelNames(self.net.plan, folder).facts(self.functions.choice.output.sparse_dim),
+                **LabelNames(self.net.plan, self.net.config, folder).facts(self.functions.choice.output.sparse_dim),
                 "target": layer.target,
                 "states": {
                     name: {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
@@ -94,5 +91,5 @@ class StatefulModel(InferenceModel):
 
         :raises DataError: they differ
         """
-        whole = StepFunctions(self.net.plan, self._params, self._layer, split=False)
+        whole = StepFunctions(self.net.plan, self.net.config, self._params, self._layer, split=False)
         check_steps(self, whole, folder, self._names, sign=-1.0 if rasr else 1.0, most=most)
