@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Optional
 
 from numpy.typing import NDArray
 
+from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.options import option
 from returnn_tf.engine.checkpoints.of_network import save_checkpoint
 from returnn_tf.export.exporters import Exporter, register_exporter
