@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, Optional
 
+from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.config.errors import HorovodDataError
@@ -14,6 +15,7 @@ from returnn_tf.engine.distributed.options import GRAD, HorovodOptions
 from returnn_tf.engine.distributed.param_sync import ParamSync
 from returnn_tf.engine.distributed.reduction import GradReduction
 from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.update.gradients import Gradients, MetaGradients
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.util.lazy_tf import tf
@@ -49,13 +51,13 @@ class Ranks:
         """Return the ``tf.TensorSpec`` of `inputs`."""
         return []
 
-    def share(self, graph: Any, inputs: tuple[Any, ...]) -> Any:
+    def share(self, graph: Lowered, inputs: tuple[Any, ...]) -> Lowered:
         """Return the graph with the objective of this rank."""
         return graph
 
     def reduce(
-        self, grads: Gradients, graph: Any, total_loss: Any, inputs: tuple[Any, ...]
-    ) -> tuple[Gradients, Any, Any, dict[str, Any]]:
+        self, grads: Gradients, graph: Lowered, total_loss: Any, inputs: tuple[Any, ...]
+    ) -> tuple[Gradients, Lowered, Any, dict[str, Any]]:
         """Return common gradients, graph, loss, and further results of the step: fields of StepResult."""
         return grads, graph, total_loss, {}
 
@@ -79,11 +81,8 @@ class Ranks:
         """Return whether this rank has no batch for this step and computes nothing."""
         return False
 
-    def after_step(self, result: Any) -> None:
-        """Update the common flags.
-
-        :param result: StepResult
-        """
+    def after_step(self, result: StepResult) -> None:
+        """Update the common flags."""
         self.control.unpack_alone()
 
     def long_phase(self, phase: str) -> None:
@@ -168,13 +167,13 @@ class GradRanks(_Several):
         """Return the spec of the packed flags."""
         return [tf.TensorSpec([SIZE], "float64", name="control")]
 
-    def share(self, graph: Any, inputs: tuple[Any, ...]) -> Any:
+    def share(self, graph: Lowered, inputs: tuple[Any, ...]) -> Lowered:
         """Return the graph with the share of this rank in the common objective."""
         return self._reduction.share(graph, inputs[0])
 
     def reduce(
-        self, grads: Gradients, graph: Any, total_loss: Any, inputs: tuple[Any, ...]
-    ) -> tuple[Gradients, Any, Any, dict[str, Any]]:
+        self, grads: Gradients, graph: Lowered, total_loss: Any, inputs: tuple[Any, ...]
+    ) -> tuple[Gradients, Lowered, Any, dict[str, Any]]:
         """Sum gradients, losses and flags over the ranks."""
         own = grads.norm
         common, graph, total, flags = self._reduction.reduce(grads, graph, inputs[0], total_loss)
@@ -217,10 +216,9 @@ class GradRanks(_Several):
         if self._states:
             self.world.broadcast(self._states)
 
-    def after_step(self, result: Any) -> None:
+    def after_step(self, result: StepResult) -> None:
         """Update the common flags from their sums.
 
-        :param result: StepResult
         :raises DataError: the ranks are not at the same step
         """
         self._steps += 1
@@ -242,7 +240,7 @@ class ParamRanks(_Several):
         """Return whether this rank has no batch: it computes nothing until the next averaging."""
         return not self.control.own
 
-    def after_step(self, result: Any) -> None:
+    def after_step(self, result: StepResult) -> None:
         """Average the parameters if due; record the time as communication."""
         if self._sync.after_step(self.control):
             result.communication = self._sync.seconds

@@ -10,9 +10,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from returnn_tf.compiler.lower import Lowered
 from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.update.gradients import Gradients, MetaGradients, global_norm
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
+from returnn_tf.graph.loss import LossNode
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = ("losses", "errors", "counts")
@@ -26,10 +28,10 @@ class GradReduction:
 
     :param hvd: ``horovod.tensorflow``
     :param size: number of ranks
-    :param losses: of the network: LossNode
+    :param losses: of the network
     """
 
-    def __init__(self, hvd: Any, size: int, options: HorovodOptions, losses: Sequence[Any]) -> None:
+    def __init__(self, hvd: Any, size: int, options: HorovodOptions, losses: Sequence[LossNode]) -> None:
         self._hvd = hvd
         self._size = size
         self._options = options
@@ -41,10 +43,9 @@ class GradReduction:
         with tf.device("/CPU:0"):
             self.arrived = tf.Variable(-1, dtype="int64", trainable=False, name="arrived")
 
-    def share(self, graph: Any, flags: Any) -> Any:
+    def share(self, graph: Lowered, flags: Any) -> Lowered:
         """Return the graph with the share of this rank in the common objective; the shares sum up to it.
 
-        :param graph: Lowered
         :param flags: float64 [`control.SIZE`], those of this rank
         """
         own = flags[0]
@@ -60,7 +61,7 @@ class GradReduction:
             graph, losses=losses, errors=errors, counts=counts, objective=objective, constraints=constraints
         )
 
-    def _factors(self, graph: Any, own: Any) -> dict[str, Any]:
+    def _factors(self, graph: Lowered, own: Any) -> dict[str, Any]:
         """Return by loss: 1, or the share of the frames for a normalised loss; 0 in an idle step."""
         factors = dict.fromkeys(graph.losses, own)
         names = [name for name in graph.losses if name in self._normalized]
@@ -72,7 +73,7 @@ class GradReduction:
                 factors[name] = tf.math.divide_no_nan(mine[index], total[index])
         return factors
 
-    def _objective(self, graph: Any, losses: dict[str, Any]) -> Any:
+    def _objective(self, graph: Lowered, losses: dict[str, Any]) -> Any:
         terms = []
         for name, value in losses.items():
             scale = self._scales[name]
@@ -82,7 +83,9 @@ class GradReduction:
                 terms.append(value * scale)
         return tf.add_n(terms) if terms else graph.objective
 
-    def reduce(self, grads: Gradients, graph: Any, flags: Any, total_loss: Any) -> tuple[Gradients, Any, Any, Any]:
+    def reduce(
+        self, grads: Gradients, graph: Lowered, flags: Any, total_loss: Any
+    ) -> tuple[Gradients, Lowered, Any, Any]:
         """Sum everything over the ranks.
 
         :param grads: Gradients of the shared graph
@@ -108,7 +111,10 @@ class GradReduction:
         norm = global_norm([grad for _, grad in sorted(raw.items())])
         with tf.control_dependencies([*raw.values(), vector]):
             self.seconds = tf.timestamp() - start
-        return Gradients(raw, norm, constraints), dataclasses.replace(graph, **common), total, vector[len(scalars) :]
+        common_graph = dataclasses.replace(
+            graph, losses=common["losses"], errors=common["errors"], counts=common["counts"]
+        )
+        return Gradients(raw, norm, constraints), common_graph, total, vector[len(scalars) :]
 
     def share_of_meta_loss(self, loss: MetaLoss, count: Any, flags: Any) -> tuple[Any, float]:
         """Return the factor that makes a loss on gradients the share of this rank, and one in its gradient.

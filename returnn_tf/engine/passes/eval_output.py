@@ -14,6 +14,7 @@ from returnn_tf.engine.passes.loss_positions import KINDS, LENGTHS, unknown_loss
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.disk_errors import not_writable
+from returnn_tf.engine.support.step_result import StepResult
 
 _MULTI_LINE_FROM = 40  # characters of all items of a dict
 
@@ -77,11 +78,10 @@ class SequenceScores:
         """Return the fields with a number for each position."""
         return [field for field in self._fields if field in KINDS]
 
-    def add(self, batch: Any, result: Any) -> None:
+    def add(self, batch: Any, result: StepResult) -> None:
         """Add a batch of a single sequence.
 
         :param batch: Batch
-        :param result: StepResult
         """
         assert batch.num_seqs == 1
         if self._loss not in result.losses:

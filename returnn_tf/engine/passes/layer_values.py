@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import SettingError, did_you_mean
 from returnn_tf.graph.layer import Node
@@ -99,7 +100,7 @@ class LayerValues:
         graph.run_updates()
         return found
 
-    def _tensors(self, graph: Any, node: Node) -> dict[str, Any]:
+    def _tensors(self, graph: Lowered, node: Node) -> dict[str, Any]:
         data = node.output
         value = graph.values[node.path]
         if data.batch_axis is None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.config.errors import SettingDataError, SettingError
@@ -215,14 +216,14 @@ def _check_meta_losses(net: Network, config: Config) -> None:
         )
 
 
-def _nothing_to_train(net: Any) -> str:
+def _nothing_to_train(net: Network) -> str:
     names = ", ".join(repr(node.name) for node in net.plan.losses)
     if names:
         return "All losses (%s) have the scale 0, so there is nothing to train. Change a 'loss_scale'." % names
     return "The network has no loss, so there is nothing to train. Give a layer the option 'loss'."
 
 
-def _mean_loss(graph: Any, normalized: frozenset[str]) -> Any:
+def _mean_loss(graph: Lowered, normalized: frozenset[str]) -> Any:
     """Return the sum of the losses, each per frame or sequence, so that it does not depend on the batch size."""
     means = [
         tf.cast(value, "float64")

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.vocabulary import vocab_labels
 from returnn_tf.tensor import Data
 
@@ -80,11 +81,10 @@ def _nested(array: NDArray[Any]) -> str:
     return number if np.isfinite(array) else "float(%r)" % number
 
 
-def labels_of(output: Data, dataset: Any, extern_data: Mapping[str, Data], target: Optional[str]) -> Labels:
+def labels_of(output: Data, dataset: Dataset, extern_data: Mapping[str, Data], target: Optional[str]) -> Labels:
     """Return the labels of a layer: those of the data key with the same labels, from the dataset or its ``vocab``.
 
     :param output: of the layer; one without labels is written as arrays, 256 labels without names as bytes of UTF-8
-    :param dataset: Dataset
     :param target: fallback data key, used if its number of labels matches
     :raises ConfigError: the labels of a vocabulary of this class can't be read
     :raises DataError: a vocabulary file is missing or invalid

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import DataError, SearchError
+from returnn_tf.datasets import Dataset
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
 from returnn_tf.engine.passes.dump import dump_of
@@ -161,7 +162,7 @@ class SearchPass:
         return [(hypothesis.score, labels.text(hypothesis.labels)) for hypothesis in found]
 
 
-def searched(dataset: Any, epoch: int, *, in_order: bool = False) -> Optional[NDArray[Any]]:
+def searched(dataset: Dataset, epoch: int, *, in_order: bool = False) -> Optional[NDArray[Any]]:
     """Return each sequence of an epoch once, longest first; in corpus order if lengths are unknown; None for a stream.
 
     :param in_order: in the order of the epoch instead
@@ -175,6 +176,7 @@ def searched(dataset: Any, epoch: int, *, in_order: bool = False) -> Optional[ND
         log.write(4, "%r is a stream, so it is searched in its own order." % dataset.name)
         return None
     in_epoch = dataset.seq_order(epoch)
+    assert in_epoch is not None  # only a stream has no order
     if in_order:
         return np.asarray(list(dict.fromkeys(int(index) for index in in_epoch)))
     order: NDArray[Any] = np.unique(in_epoch)

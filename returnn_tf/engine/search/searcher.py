@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config.errors import SearchError, did_you_mean
@@ -88,7 +89,7 @@ class Searcher:
         graph.run_updates()
         return found, given, packed, dict(graph.lowering.not_ended), graph.sinks
 
-    def _hypotheses(self, graph: Any, node: Node) -> tuple[Any, Any, Any]:
+    def _hypotheses(self, graph: Lowered, node: Node) -> tuple[Any, Any, Any]:
         """Return labels [batch * beam, labels], their lengths [batch * beam], and scores [batch, beam] or None.
 
         Without a beam, the scores are those of the decision, [batch, 1].

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Optional
 
+from returnn_tf.compiler.lower import Lowered
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = ("losses", "errors", "counts")
@@ -42,10 +43,9 @@ class Packer:
     def __init__(self) -> None:
         self._layout: list[tuple[str, str]] = []
 
-    def pack(self, graph: Any, scalars: dict[str, Any]) -> Any:
+    def pack(self, graph: Lowered, scalars: dict[str, Any]) -> Any:
         """Return the vector; called while tracing.
 
-        :param graph: lowered network with ``losses``, ``errors`` and ``counts``
         :param scalars: further scalar tensors by name of a `StepResult` field
         """
         named: dict[tuple[str, str], Any] = {("", name): value for name, value in scalars.items()}

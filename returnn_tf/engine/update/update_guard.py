@@ -8,6 +8,7 @@ from typing import Any, Optional
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.options import above, at_least, from_options, option
 from returnn_tf.config.settings.training import TrainingSettings
+from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -98,10 +99,9 @@ class UpdateGuard:
         mean.assign(new_mean)
         steps.assign_add(tf.cast(finite, "float64"))
 
-    def check(self, result: Any) -> None:
+    def check(self, result: StepResult) -> None:
         """Check the result of a step.
 
-        :param result: StepResult
         :raises LossSpikeError: a spike, and the policy is to stop
         :raises SkippedStepsError: too many consecutive steps were skipped
         """
@@ -121,11 +121,9 @@ class UpdateGuard:
             )
 
 
-def skipped_text(result: Any) -> str:
-    """Return the warning for a step that was skipped, or had a spike.
-
-    :param result: StepResult
-    """
+def skipped_text(result: StepResult) -> str:
+    """Return the warning for a step that was skipped, or had a spike."""
+    assert result.grad_norm is not None
     values = "loss %g, gradient norm %g" % (result.total_loss, result.grad_norm)
     wrong = "the loss is far above those of earlier steps" if result.spike else "loss or gradient is not finite"
     return "Step %s: %s (%s)%s" % (result.step, wrong, values, "" if result.updated else "; skipped")

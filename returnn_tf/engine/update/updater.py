@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.config.errors import RateError, did_you_mean
@@ -121,11 +122,11 @@ class Updater:
         """Return the rate of this step (float32 scalar) by ``dynamic_learning_rate``, given that of the epoch."""
         return self._rate(rate, step)
 
-    def total_loss(self, graph: Any) -> Any:
+    def total_loss(self, graph: Lowered) -> Any:
         """Return the objective to differentiate: scaled losses, plus the constraints unless decoupled."""
         return graph.objective if self._decouple else graph.total_loss
 
-    def gradients(self, graph: Any, loss_factor: Any = None) -> Gradients:
+    def gradients(self, graph: Lowered, loss_factor: Any = None) -> Gradients:
         """Return gradients of a lowered training graph with respect to all parameters which influence it.
 
         :param loss_factor: factor on the loss while they are computed, see `LossScaling`
@@ -147,7 +148,7 @@ class Updater:
         norm = gradients.fused_global_norm([grad for _, grad in sorted(raw.items())])
         return Gradients(raw=raw, norm=norm, constraints=constraints)
 
-    def meta_gradients(self, graph: Any, share: Callable[[MetaLoss, Any], tuple[Any, float]]) -> MetaGradients:
+    def meta_gradients(self, graph: Lowered, share: Callable[[MetaLoss, Any], tuple[Any, float]]) -> MetaGradients:
         """Return the gradients of the losses on the gradient at layers.
 
         :param graph: lowered training graph
