@@ -13,7 +13,7 @@ from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.semantics import Semantics
-from returnn_tf.tensor import empty_data_keys, extern_data_options, parse_extern_data
+from returnn_tf.tensor import Dim, empty_data_keys, extern_data_options, parse_extern_data
 
 
 def plan_from_config(
@@ -49,9 +49,12 @@ def plan_from_config(
         )
     semantics = Semantics(settings.float_dtype, settings.mixed_precision or None, settings.behavior_version)
     with using_config(config):
+        sized_dims: dict[Dim, Dim] = {}
+        extern_data = parse_extern_data(extern_data_options(declared), settings.float_dtype, sized_dims)
         return plan_network(
             network,
-            parse_extern_data(extern_data_options(declared), settings.float_dtype),
+            extern_data,
+            sized_dims=sized_dims,
             semantics=semantics,
             train=train,
             search=search,

@@ -19,13 +19,14 @@ from returnn_tf.config.read_only import read_only
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.semantics import Semantics
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 
 
 def plan_network(
     network: Mapping[str, Any],
     extern_data: Mapping[str, Data],
     *,
+    sized_dims: Optional[Mapping[Dim, Dim]] = None,
     semantics: Semantics,
     train: bool = False,
     search: bool = False,
@@ -38,6 +39,7 @@ def plan_network(
     """Plan a network dict. The plan is immutable afterwards.
 
     :param extern_data: templates by data key
+    :param sized_dims: declared dims -> the dims with the sizes that ``extern_data`` gives them
     :param semantics: what the settings say about its values
     :param train: whether dropout etc. are active; losses in loops exist
     :param search: whether to search instead of following the targets
@@ -51,6 +53,7 @@ def plan_network(
     compilation = Compilation(
         read_only(network, "network"),
         extern_data,
+        sized_dims=sized_dims,
         empty_data_keys=empty_data_keys,
         default_target=default_target,
         semantics=semantics,

@@ -96,7 +96,10 @@ class Dim(DimArithmetic):
         return self.size is not None and self.size == other.size and auto
 
     def declare_same_as(self, other: Dim) -> None:
-        """Declare that this dim is another one, whose place it takes from now on; for configs.
+        """Declare that this dim is another one, whose place it takes from now on; for code of configs.
+
+        It holds for all networks, as such code has the dims before there are any, and asks the dims themselves. What
+        one network finds out about a declared dim is in `DeclaredDims` instead.
 
         :raises ValueError: the sizes differ
         """

@@ -18,13 +18,16 @@ from returnn_tf.tensor.dim_names import DimNames
 class DeclaredDims:
     """The dims that the user declared for one network, and their definitions.
 
+    Other networks may give them other definitions, so the dims themselves do not know any of this.
+
     :param inputs: the templates of the inputs, by data key
+    :param sized: declared dims -> the dims with the sizes that the inputs give them
     """
 
-    def __init__(self, inputs: Mapping[str, Data]) -> None:
+    def __init__(self, inputs: Mapping[str, Data], sized: Mapping[Dim, Dim]) -> None:
         self.names = DimNames()
         self._inputs = inputs
-        self._definitions: dict[Dim, Dim] = {}
+        self._definitions = dict(sized)
         #: Declared dims whose lengths a layer defines -> its path; a layer of a loop is planned several times.
         self._owners: dict[Dim, str] = {}
 

@@ -61,12 +61,20 @@ class DataKeyOptions:
     name: Optional[str] = option(None, help="ignored, for old configs")
 
 
-def parse_data_key(key: str, options: Any, where: Optional[str] = None, *, float_dtype: str = "float32") -> Data:
+def parse_data_key(
+    key: str,
+    options: Any,
+    where: Optional[str] = None,
+    *,
+    float_dtype: str = "float32",
+    sized: Optional[dict[Dim, Dim]] = None,
+) -> Data:
     """Return the template of one data key.
 
     :param options: a dict of options, the number of labels, or (dim, number of axes with time and without batch)
     :param where: how errors begin
     :param float_dtype: dtype of data other than labels where the options do not say it
+    :param sized: declared dims without a size -> the dims with the sizes that data keys give them; extended
     :raises ConfigError: names the key and the option
     """
     options = getattr(options, "template", options)  # made by the code of the config
@@ -77,7 +85,8 @@ def parse_data_key(key: str, options: Any, where: Optional[str] = None, *, float
         options = options_of_pair(where, tuple(options) if isinstance(options, (list, tuple)) else (options, 1))
     if not isinstance(options, Mapping):
         raise DataKeyError("%s: expected a dict such as {'dim': 40}, got %r." % (where, options))
-    return _DataKey(where, key, from_options(DataKeyOptions, options, where=where), float_dtype).template()
+    opts = from_options(DataKeyOptions, options, where=where)
+    return _DataKey(where, key, opts, float_dtype, {} if sized is None else sized).template()
 
 
 def options_of_pair(where: str, pair: tuple[int, ...]) -> dict[str, Any]:
@@ -97,10 +106,11 @@ class _DataKey:
     :param where: how errors begin
     """
 
-    def __init__(self, where: str, key: str, opts: DataKeyOptions, float_dtype: str) -> None:
+    def __init__(self, where: str, key: str, opts: DataKeyOptions, float_dtype: str, sized: dict[Dim, Dim]) -> None:
         self.where = where
         self.key = key
         self.opts = opts
+        self._sized = sized
         self.sparse_dim = self._sparse_dim()
         self.dtype = self._dtype(float_dtype)
 
@@ -230,9 +240,9 @@ class _DataKey:
         except ConfigError as exc:
             raise self.error("%s" % exc) from exc
         old, dim = data.dims[index], dim.declared()
+        dim = self._sized.get(dim, dim)
         if dim.size is None and dim.expr is None and old.size is not None and not dim.is_batch:
-            dim.declare_same_as(Dim(dim.kind, old.size, dim.description))
-            dim = dim.declared()
+            self._sized[dim] = dim = Dim(dim.kind, old.size, dim.description)
         if old.is_batch != dim.is_batch or old.size != dim.size:
             raise self.error(
                 "the axis %r is %s, so it can't have the dim %s. Give a dim of its size." % (axis, old, dim)
@@ -240,15 +250,19 @@ class _DataKey:
         return data.with_dim(index, dim)
 
 
-def parse_extern_data(options: Mapping[str, Any], float_dtype: str = "float32") -> dict[str, Data]:
+def parse_extern_data(
+    options: Mapping[str, Any], float_dtype: str = "float32", sized: Optional[dict[Dim, Dim]] = None
+) -> dict[str, Data]:
     """Return the templates by data key.
 
     :param options: `extern_data` of the config: key -> options, see `parse_data_key`
     :param float_dtype: see `parse_data_key`
+    :param sized: see `parse_data_key`; what one key says of a dim holds for all
     :raises ConfigError: names the key and the option
     """
     keys = _by_key("extern_data", options)
-    return {key: parse_data_key(key, opts, float_dtype=float_dtype) for key, opts in keys.items()}
+    sized = {} if sized is None else sized
+    return {key: parse_data_key(key, opts, float_dtype=float_dtype, sized=sized) for key, opts in keys.items()}
 
 
 def extern_data_options(given: Mapping[str, Any]) -> dict[str, Any]:

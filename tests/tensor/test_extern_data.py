@@ -11,6 +11,7 @@ import pytest
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.tensor import (
+    Dim,
     FeatureDim,
     SpatialDim,
     batch_dim,
@@ -188,8 +189,38 @@ def test_errors_name_the_key(options: Any, message: str) -> None:
 def test_same_dim_tags_as_gives_a_free_dim_its_size() -> None:
     feature, time = FeatureDim("shared"), SpatialDim("shared time")
     options = {"dim": 4, "same_dim_tags_as": {"F": feature, "T": time}}
-    first, second = parse_data_key("data", options), parse_data_key("other", options)
-    assert feature.declared().size == 4
-    assert first.dims == second.dims == (batch_dim, time, feature.declared())
+    sized: dict[Dim, Dim] = {}
+    first, second = (parse_data_key(key, options, sized=sized) for key in ("data", "other"))
+    assert sized[feature].size == 4
+    assert first.dims == second.dims == (batch_dim, time, sized[feature])
+    assert feature.declared().size is None  # other networks may give it another size
     with pytest.raises(ConfigError, match=r"extern_data\['third'\]: the axis 'F' is .*, so it can't have the dim"):
-        parse_data_key("third", {"dim": 5, "same_dim_tags_as": {"F": feature}})
+        parse_data_key("third", {"dim": 5, "same_dim_tags_as": {"F": feature}}, sized=sized)
+
+
+@pytest.mark.parametrize("order", [(4, 5), (5, 4)])
+def test_a_network_does_not_define_dims_for_others(order: tuple[int, int]) -> None:
+    """Two networks with the same dims are planned alike in either order, though they give a dim different sizes."""
+    features, time = FeatureDim("features"), SpatialDim("frames")
+    expected = {4: ("[B, T|frames, F|features=4] float32", 20), 5: ("[B, T|frames, F|features=5] float32", 30)}
+
+    def planned(size: int) -> tuple[str, int]:
+        plan = plan_from_config(
+            Config(
+                {
+                    "extern_data": {
+                        "data": {"dim": size, "same_dim_tags_as": {"T": time, "F": features}},
+                        "other": {"dim": size, "same_dim_tags_as": {"T": time, "F": features}},
+                    },
+                    "network": {
+                        "sum": {"class": "combine", "kind": "add", "from": ["data", "data:other"]},
+                        "output": {"class": "linear", "activation": None, "from": "sum", "out_dim": features},
+                    },
+                }
+            )
+        )
+        node = next(node for node in plan.nodes if node.path == "output")
+        return str(node.output), sum(spec.size for spec in node.owned)
+
+    found = {size: planned(size) for size in (*order, order[0])}
+    assert found == expected

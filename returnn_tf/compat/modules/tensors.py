@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.compat.imports.stand_ins import register_compat
@@ -72,6 +73,20 @@ _ATTRIBUTES = ("placeholder", "size_placeholder", "beam")
 _NOT_NEEDED = ("auto_create_placeholders", "batch", "control_flow_ctx", "available_for_inference", "undefined")
 
 
+def template_of(name: str, options: Mapping[str, Any]) -> _Data:
+    """Return the template that code of a config describes.
+
+    Such code uses its dims in any network, so one that gets its size here has it everywhere.
+
+    :param options: those of a data key
+    """
+    sized: dict[_Dim, _Dim] = {}
+    template = parse_data_key(name, options, float_dtype=float_dtype_in_use(), sized=sized)
+    for dim, definition in sized.items():
+        dim.declare_same_as(definition)
+    return template
+
+
 class _IsData(type):
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, (_Data, DataView))
@@ -90,8 +105,7 @@ class Data(metaclass=_IsData):
         dtype = given.get("dtype")
         if dtype is not None:
             given["dtype"] = getattr(dtype, "name", dtype)
-        template = parse_data_key(name, given, float_dtype=float_dtype_in_use())
-        view = DataView(template, options.get("placeholder"), name=name)
+        view = DataView(template_of(name, given), options.get("placeholder"), name=name)
         view.size_placeholder = options.get("size_placeholder")
         if options.get("beam") is not None:
             view.beam = options["beam"]

@@ -24,6 +24,7 @@ class Compilation:
 
     :param network: the network dict
     :param extern_data: templates by data key
+    :param sized_dims: declared dims -> the dims with the sizes that ``extern_data`` gives them
     :param empty_data_keys: data keys that do not exist -> the reason, for messages
     :param default_target: for losses without the option target
     :param semantics: what the settings say about its values
@@ -37,6 +38,7 @@ class Compilation:
         network: Mapping[str, Any],
         extern_data: Mapping[str, Data],
         *,
+        sized_dims: Optional[Mapping[Dim, Dim]] = None,
         empty_data_keys: Optional[Mapping[str, str]] = None,
         default_target: str = "classes",
         semantics: Semantics,
@@ -45,14 +47,15 @@ class Compilation:
         evaluate: bool = False,
         whole_loops: Iterable[str] = (),
     ) -> None:
-        self.extern_data = {key: data.map_dims(Dim.declared) for key, data in extern_data.items()}
+        self.extern_data = dict(extern_data)
+        self.dims = DeclaredDims(self.extern_data, sized_dims or {})
+        self.extern_data.update({key: data.map_dims(self.dims.resolve) for key, data in extern_data.items()})
         self.default_target = default_target
         self.semantics = semantics
         self.train = train
         self.loop_losses = train or evaluate
         self.search = search
         self.whole_loops = frozenset(whole_loops)
-        self.dims = DeclaredDims(self.extern_data)
         self.nodes: list[Node] = []
         #: The inputs that are used, by data key.
         self.extern: dict[str, Node] = {}

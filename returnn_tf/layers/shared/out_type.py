@@ -49,7 +49,10 @@ def _described(ctx: PlanContext, options: Mapping[str, Any]) -> Data:
     check_options(OutTypeOptions, options, where="out_type")
     if None in (options.get("shape") or ()):
         raise ctx.error("out_type: without sources, the lengths of the axis None are unknown. Give 'dims' instead.")
-    return parse_data_key(ctx.node.path, options, where="out_type", float_dtype=ctx.float_dtype)
+    sized: dict[Dim, Dim] = {}
+    data = parse_data_key(ctx.node.path, options, where="out_type", float_dtype=ctx.float_dtype, sized=sized)
+    bound = {definition: ctx.bind(declared, definition) for declared, definition in sized.items()}
+    return data.map_dims(lambda dim: bound.get(dim, dim))
 
 
 def _changed(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]) -> Data:

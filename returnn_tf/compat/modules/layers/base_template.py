@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.compat.modules.tensors import float_dtype_in_use
+from returnn_tf.compat.modules.tensors import template_of
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.config.errors import CodeError
 from returnn_tf.ops.frames.shape import to_layout
-from returnn_tf.tensor import Dim, DimKind, parse_data_key
+from returnn_tf.tensor import Dim, DimKind
 from returnn_tf.tensor.match import common_layout
 from returnn_tf.util.lazy_tf import tf
 
@@ -37,7 +37,7 @@ def output_like(
     if source_data is None:
         if not out_type:
             raise CodeError("there are no sources: the class needs get_out_data_from_opts, or the layer n_out.")
-        return DataView(parse_data_key(name, out_type, float_dtype=float_dtype_in_use()), name=name)
+        return DataView(template_of(name, out_type), name=name)
     view = source_data.copy_template(name)
     if view.sparse and n_out is not None and "sparse" not in out_type:  # labels become features
         data = view.template.replace(sparse_dim=None, vocab=None, dtype="float32")
