@@ -7,7 +7,7 @@ from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.compiler.feed import FeedFormat
 from returnn_tf.compiler.for_xla import ForXla
-from returnn_tf.ops.xla import ops_for_xla
+from returnn_tf.native.portable import portable_ops
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -77,7 +77,7 @@ class FeedFunction:
             signature = {name: spec for name, spec in self.feed_format.signature.items() if name in names}
             options = {"input_signature": [signature, *self._specs], "autograph": False}
             if self._jit_compile:
-                with ops_for_xla():
+                with portable_ops(for_xla=True):
                     function = tf.function(self._emit, jit_compile=True, **options).get_concrete_function()
                 self._graphs[names] = ForXla(function)
             else:

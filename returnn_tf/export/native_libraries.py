@@ -12,7 +12,7 @@ from typing import Any
 from returnn_tf.native.library import libraries_with
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.toolchain import cpu_features
-from returnn_tf.ops.cells.fused_lstm import BLOCK_LSTM, fused_lstm_ops
+from returnn_tf.ops.cells.fused_lstm import BLOCK_LSTM
 from returnn_tf.util.lazy_tf import tf
 
 #: Help text of the option of exporters to which `maybe_portable` belongs.
@@ -27,7 +27,7 @@ def maybe_portable(portable: bool) -> Iterator[None]:
     if not portable:
         yield
         return
-    with portable_ops(), fused_lstm_ops(BLOCK_LSTM):
+    with portable_ops(lstm=BLOCK_LSTM):
         yield
 
 

@@ -4,24 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 from collections.abc import Iterator
+from typing import Any, Optional
 
-_PORTABLE: contextvars.ContextVar[bool] = contextvars.ContextVar("portable_ops", default=False)
+
+@dataclasses.dataclass(frozen=True)
+class GraphOps:
+    """Which ops a graph may have.
+
+    :param native: those of native libraries
+    :param only_xla: none but those that XLA compiles; sizes of arrays follow from the shapes of the feed
+    :param lstm: the op for whole LSTMs, a `returnn_tf.ops.cells.fused_lstm.FusedForm`; None: loops, or native ops
+    """
+
+    native: bool = True
+    only_xla: bool = False
+    lstm: Optional[Any] = None
+
+
+_ALL = GraphOps()
+_OPS: contextvars.ContextVar[GraphOps] = contextvars.ContextVar("graph_ops", default=_ALL)
 
 
 @contextlib.contextmanager
-def portable_ops() -> Iterator[None]:
+def portable_ops(*, for_xla: bool = False, lstm: Optional[Any] = None) -> Iterator[None]:
     """Emit plain TensorFlow ops only, in this thread, while the context is open.
 
     Graphs traced in it need no library. It does not change graphs that exist.
+
+    :param for_xla: emit only ops that XLA compiles
+    :param lstm: see `GraphOps`
     """
-    token = _PORTABLE.set(True)
+    outer = _OPS.get()
+    token = _OPS.set(GraphOps(False, for_xla or outer.only_xla, outer.lstm if lstm is None else lstm))
     try:
         yield
     finally:
-        _PORTABLE.reset(token)
+        _OPS.reset(token)
+
+
+def graph_ops() -> GraphOps:
+    """Return which ops may be emitted here."""
+    return _OPS.get()
 
 
 def in_portable_ops() -> bool:
     """Return whether native ops must not be emitted."""
-    return _PORTABLE.get()
+    return not _OPS.get().native

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import hashlib
 import os
-from collections.abc import Iterator
 from typing import Any, Optional
 
 from returnn_tf.config.errors import OptionError
-from returnn_tf.native.portable import portable_ops
+from returnn_tf.native.portable import graph_ops
 from returnn_tf.native.toolchain import cpu_features
 from returnn_tf.util.lazy_tf import tf
 from returnn_tf.util.trust import is_ours
@@ -19,23 +16,10 @@ ENVIRONMENT = "RETURNN_TF_XLA_CACHE"
 _FLAGS = "TF_XLA_FLAGS"
 _FOLDER_FLAG = "--tf_xla_persistent_cache_directory="
 
-_FOR_XLA: contextvars.ContextVar[bool] = contextvars.ContextVar("ops_for_xla", default=False)
-
-
-@contextlib.contextmanager
-def ops_for_xla() -> Iterator[None]:
-    """Emit only ops that XLA compiles, in this thread, while the context is open: native ops take their plain form."""
-    token = _FOR_XLA.set(True)
-    try:
-        with portable_ops():
-            yield
-    finally:
-        _FOR_XLA.reset(token)
-
 
 def in_ops_for_xla() -> bool:
     """Return whether the graph is for XLA, where sizes of arrays must follow from the shapes of the feed."""
-    return _FOR_XLA.get()
+    return graph_ops().only_xla
 
 
 def xla_limit(steps: Any) -> Optional[Any]:

@@ -22,7 +22,7 @@ from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.ops.cells.fused_lstm import CUDNN_LSTM, fused_lstm_ops
+from returnn_tf.ops.cells.fused_lstm import CUDNN_LSTM
 from returnn_tf.util.lazy_tf import tf
 
 FILE = "model.onnx"
@@ -85,7 +85,7 @@ class OnnxExporter(StreamingExporter):
         ]
 
         def emit(*inputs: Any) -> dict[str, Any]:
-            with portable_ops(), fused_lstm_ops(CUDNN_LSTM):
+            with portable_ops(lstm=CUDNN_LSTM):
                 values = model.emit(dict(zip(model.input_infos, inputs)))
             return {names[name]: value for name, value in values.items()}
 

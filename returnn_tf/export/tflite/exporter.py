@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from returnn_tf.export.streaming_exporter import StreamingExporter
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.export.tflite.conversion import QUANTIZE, ConversionError, convert, no_form, ops_of_kernel, refused
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.ops.cells.fused_lstm import TFLITE_LSTM, fused_lstm_ops
+from returnn_tf.ops.cells.fused_lstm import TFLITE_LSTM
 from returnn_tf.util.lazy_tf import tf
 from returnn_tf.util.quiet import stderr_to_log
 
@@ -61,7 +60,7 @@ class TFLiteExporter(StreamingExporter):
             name: tf.TensorSpec(self._fixed_shape(info), info.dtype, name=name)
             for name, info in model.input_infos.items()
         }
-        with portable_ops(), fused_lstm_ops(TFLITE_LSTM) if self.quantize != "float16" else contextlib.nullcontext():
+        with portable_ops(lstm=None if self.quantize == "float16" else TFLITE_LSTM):
             graph = tf.function(lambda **inputs: model.emit(inputs), autograph=False).get_concrete_function(**specs)
         graph_def = graph.graph.as_graph_def()
         check_ops(graph_def, self.class_name)

@@ -12,7 +12,6 @@ from returnn_tf.layers.rec.planned_cell import plan_cell
 from returnn_tf.layers.shared.loop_axis import with_frames, with_steps
 from returnn_tf.ops.cells import run_cell
 from returnn_tf.ops.frames.shape import transpose
-from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -84,10 +83,6 @@ class CellOverFrames:
                 "to block of frames. Use direction 1." % ctx.node.path
             )
         params, initial = self.cell.params(ctx), self._initial_state(ctx, merge)
-        low = ctx.product_dtype
-        if low is not None and cell.native_kernel(tf.as_dtype(low)):  # else only the input projection is in that type
-            x, params = reduced(x, low), {name: reduced(value, low) for name, value in params.items()}
-            initial = None if initial is None else tuple(reduced(part, low) for part in initial)
         y, state = run_cell(
             cell,
             params,
@@ -97,7 +92,6 @@ class CellOverFrames:
             direction=layer.direction or 1,
             seed=ctx.seed("cell") if ctx.train else None,
         )
-        y, state = full(y, low), tuple(full(part, low) for part in state)
         if merge:
             y = tf.reshape(y, tf.stack([shape[0], *batch_shape, cell.n_out]))
             state = self.cell.laid_out(ctx, state)

@@ -10,7 +10,10 @@ from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import from_options
 from returnn_tf.native.product import matmul
 from returnn_tf.ops.cells.params import CellParam, axes_of, whole
+from returnn_tf.ops.cells.time_axis import state_at
+from returnn_tf.ops.frames.stacked import stacked
 from returnn_tf.ops.mixed_precision import full, reduced
+from returnn_tf.ops.xla import xla_limit
 from returnn_tf.tensor.parts import Parts
 from returnn_tf.util.lazy_tf import tf
 
@@ -20,20 +23,44 @@ State = tuple["tf.Tensor", ...]
 Params = Mapping[str, "tf.Tensor"]
 """Parameters by their name below ``<layer>/rec/``."""
 
-Kernel = Callable[
-    ["Cell", Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"]], tuple["tf.Tensor", State]
-]
-"""``kernel(cell, params, z, lengths, state, seed)`` -> outputs [time, batch, n], and the state of each sequence after
-its last frame. ``z`` [time, batch, projected_dim] is the projected input, in the order in which frames are to be run;
-``lengths`` int [batch], or None if all sequences fill the array; ``seed`` int [2] in training, else None. Output frames
-after the end of a sequence may hold anything: the caller replaces them."""
 
-NativeKernel = Callable[
-    ["Cell", Params, "tf.Tensor", Optional["tf.Tensor"], State, Optional["tf.Tensor"], bool], tuple["tf.Tensor", State]
-]
-"""``kernel(cell, params, z, lengths, state, seed, reverse)``: as `Kernel`, but ``z``
-and the outputs are in the order of time, also if each sequence is to run from its last frame to its first one, and
-padded output frames are 0."""
+@dataclass(frozen=True)
+class CellFrames:
+    """The frames over which a kernel runs a cell.
+
+    :param z: the projected input [time, batch, projected_dim]
+    :param lengths: int [batch], or None if all sequences fill the array
+    :param state: before the first frame
+    :param seed: int [2] in training, else None
+    :param reverse: each sequence runs from its last frame to its first one
+    """
+
+    z: tf.Tensor
+    lengths: Optional[tf.Tensor]
+    state: State
+    seed: Optional[tf.Tensor] = None
+    reverse: bool = False
+
+    @property
+    def batch(self) -> tf.Tensor:
+        """Return the number of sequences."""
+        return tf.shape(self.z)[1]
+
+    @property
+    def ends(self) -> tf.Tensor:
+        """Return the lengths, int32 [batch]."""
+        return all_lengths(self.lengths, self.z)
+
+    def last(self, states: tf.Tensor) -> tf.Tensor:
+        """Return a state of each sequence after its last frame, of a loop that goes on after the end of a sequence.
+
+        :param states: [time + 1, batch, n], where entry 0 is the initial state
+        """
+        return states[-1] if self.lengths is None else state_at(states, self.lengths)
+
+
+Kernel = Callable[[Params, CellFrames], tuple["tf.Tensor", State]]
+"""Function that returns outputs [time, batch, n], and the state of each sequence after the frame that ran last."""
 
 
 class Cell:
@@ -201,8 +228,10 @@ class Cell:
         """
         raise NotImplementedError
 
-    def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
-        """Return the native op that runs this cell over all frames, or None if there is none for it.
+    def native_kernel(self, dtype: tf.DType) -> Optional[Kernel]:
+        """Return the kernel by a native op, or None if there is no op for this cell.
+
+        The frames and the outputs are in the order of time, also if they run in reverse; padded outputs are 0.
 
         :param dtype: of the parameters
         """
@@ -216,40 +245,61 @@ class Cell:
     def all_frames(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames in parallel, with the numbers of `step`; for the rest see `NativeKernel`.
+        """Compute all frames in parallel, with the numbers of `step`, in the order of time; padded outputs are 0.
 
         :param weights: from `prepare`
         """
         raise NotImplementedError
 
-    def parallel_kernel(self) -> Optional[NativeKernel]:
-        """Return `all_frames` as a kernel, or None; `run_cell` takes it where there is no native op."""
-        return _in_parallel if self.is_parallel else None
+    def parallel_kernel(self) -> Optional[Kernel]:
+        """Return `all_frames` as a kernel, or None."""
+        return self._in_parallel if self.is_parallel else None
+
+    def _in_parallel(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
+        weights = self.prepare(params, batch=frames.batch, seed=frames.seed)
+        return self.all_frames(weights, frames.z, frames.lengths, frames.state, frames.reverse)
 
     def loop_kernel(self) -> Optional[Kernel]:
-        """Return a loop over all frames that is faster than one of `step`, such as one with its own gradient, or None.
+        """Return a loop that is faster than `step_loop`, such as one with its own gradient, or None.
 
-        It gives the numbers of `step`, and runs where there is neither a native nor a parallel form.
+        It gives the numbers of `step`; see `step_loop` for the order of the frames.
         """
         return None
+
+    def step_loop(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
+        """Run `step` in a loop over the frames in their order in the array; padded outputs may be anything.
+
+        A sequence keeps its state after its end. Converters to other formats (ONNX, TensorFlow Lite) only know loops
+        like this one: an array is read at the loop counter, or created for the loop, written at the counter in each
+        step, and stacked after it.
+        """
+        z, seed = frames.z, frames.seed
+        n_frames, batch = tf.shape(z)[0], frames.batch
+        weights = self.prepare(params, batch=batch, seed=seed)
+        inputs = tf.TensorArray(z.dtype, n_frames, element_shape=z.shape[1:]).unstack(z)
+        outputs = tf.TensorArray(z.dtype, n_frames, element_shape=[z.shape[1], self.n_out])
+        ends = None if frames.lengths is None else tf.expand_dims(tf.cast(frames.lengths, tf.int32), 1)
+        noise = seed if self.step_noise else None
+
+        def frame(t: tf.Tensor, state: State, outputs: tf.TensorArray) -> tuple[tf.Tensor, State, tf.TensorArray]:
+            # a seed that differs in each frame, and from that of `prepare`
+            seed_of_frame = None if noise is None else noise + tf.cast(tf.stack([0, t + 1]), noise.dtype)
+            output, new = self.step(weights, inputs.read(t), state, seed_of_frame)
+            if ends is not None:
+                running = t < ends
+                new = tuple(tf.where(running, after, before) for after, before in zip(new, state))
+            return t + 1, new, outputs.write(t, output)
+
+        _, state, outputs = tf.while_loop(
+            lambda t, *_: t < n_frames, frame, (0, tuple(frames.state), outputs),
+            parallel_iterations=1, maximum_iterations=xla_limit(n_frames),
+        )  # fmt: skip
+        return stacked(outputs, [batch if z.shape[1] is None else z.shape[1], self.n_out]), state
 
     @property
     def step_noise(self) -> bool:
         """Return whether `step` draws noise in training."""
         return False
-
-
-def _in_parallel(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-    reverse: bool,
-) -> tuple[tf.Tensor, State]:
-    """Run a cell over all frames in parallel; see `NativeKernel`."""
-    return cell.all_frames(cell.prepare(params, batch=tf.shape(z)[1], seed=seed), z, lengths, state, reverse)
 
 
 def all_lengths(lengths: Optional[tf.Tensor], z: tf.Tensor) -> tf.Tensor:

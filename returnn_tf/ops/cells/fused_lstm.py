@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import uuid
-from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.ops.cells.base import Cell, Params, State, all_lengths
-from returnn_tf.ops.cells.kernels import step_loop
+from returnn_tf.native.portable import graph_ops
+from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State, all_lengths
 from returnn_tf.ops.cells.lstm import LstmCell, NativeLstm
 from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.util.lazy_tf import tf
@@ -36,43 +33,35 @@ class FusedForm(NamedTuple):
     fixed: bool = False
 
 
-_FORM: contextvars.ContextVar[Optional[FusedForm]] = contextvars.ContextVar("fused_lstm", default=None)
-
-
-@contextlib.contextmanager
-def fused_lstm_ops(form: FusedForm) -> Iterator[None]:
-    """Emit LSTMs in this form, in this thread, while the context is open."""
-    token = _FORM.set(form)
-    try:
-        yield
-    finally:
-        _FORM.reset(token)
-
-
-def fused_form(
+def fused_kernel(
     cell: Cell, params: Params, x: tf.Tensor, seed: Optional[tf.Tensor], *, from_zeros: bool
-) -> Optional[tuple[FusedForm, Any]]:
-    """Return the form in which a cell is to run, and its weights, see `Weights`.
+) -> Optional[Kernel]:
+    """Return a kernel by the op that `GraphOps` names, which gets the input x in the place of ``z``.
 
     :param x: the input
     :param seed: see `Cell.prepare`
     :param from_zeros: whether the initial state is zero
-    :return: None if the cell is to run in another way: outside of `fused_lstm_ops`, or as the op can't express it
+    :return: None if the cell is to run in another way: without such an op, or as the op can't express it
     """
-    form = _FORM.get()
+    form: Optional[FusedForm] = graph_ops().lstm
     if form is None or not isinstance(cell, LstmCell) or not cell.is_plain or x.dtype != tf.float32:
         return None
     if form.most_weights is not None and (cell.in_dim + cell.n_out) * cell.n_out > form.most_weights:
         return None
+    weights: Any
     if form.fixed:
         values = {name: _present_value(param) for name, param in params.items()}
         if not from_zeros or seed is not None or x.shape[1] is None or any(v is None for v in values.values()):
             return None
         with tf.init_scope():  # computes now
             found = _weights(cell, {name: tf.constant(value) for name, value in values.items()}, None)
-            return None if found is None else (form, tuple(part.numpy() for part in found))
-    weights = _weights(cell, params, seed)
-    return None if weights is None else (form, weights)
+            weights = None if found is None else tuple(part.numpy() for part in found)
+    else:
+        weights = _weights(cell, params, seed)
+    if weights is None:
+        return None
+    run = form.run
+    return lambda _, frames: run(frames.z, weights, frames.lengths, frames.state)
 
 
 def _weights(cell: LstmCell, params: Params, seed: Optional[tf.Tensor]) -> Optional[Weights]:
@@ -173,7 +162,7 @@ def _tflite_lstm(
         i, f, j, o = tf.split(w_re, 4, axis=1)
         z = tf.gather(tf.tensordot(x, w, 1) + bias, np.argsort(order), axis=-1)
         cell = NativeLstm(n, 4 * n, input_projection=False)
-        y, (c, h) = step_loop(cell, {"W_re": tf.concat([j, i, f, o], axis=1)}, z, None, (c, h), None)
+        y, (c, h) = cell.step_loop({"W_re": tf.concat([j, i, f, o], axis=1)}, CellFrames(z, None, (c, h)))
         return h, y, h, c, tf.zeros([])
 
     attributes = {"api_implements": "lstm_%s" % uuid.uuid4(), "time_major": True, "go_backwards": False}
@@ -192,7 +181,7 @@ def _tflite_lstm(
     # No op gives out c: this loop is left out of the file if nothing reads the state.
     w_re_only = NativeLstm(n, 4 * n, input_projection=False)
     z = tf.tensordot(x[..., :n_in], weights[0], 1) + bias
-    return y, step_loop(w_re_only, {"W_re": tf.constant(w_re)}, z, lengths, state, None)[1]
+    return y, w_re_only.step_loop({"W_re": tf.constant(w_re)}, CellFrames(z, lengths, state))[1]
 
 
 #: For TFLite's converter, which ends the process if weights are no constants.

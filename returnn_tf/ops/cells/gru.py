@@ -9,7 +9,7 @@ from typing import Optional
 from returnn_tf.config.options import option
 from returnn_tf.native.gru import gru_ops, native_gru
 from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, State, all_lengths
+from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
@@ -66,23 +66,12 @@ class Gru(Cell):
         h = c + u * (h - c)
         return h, (h,)
 
-    def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
-        """Return the native GRU; see `Cell.native_kernel`."""
-        return _run_native if self.opts.activation == "tanh" and gru_ops(dtype) is not None else None
+    def native_kernel(self, dtype: tf.DType) -> Optional[Kernel]:
+        """Return the native GRU."""
+        return self._run_native if self.opts.activation == "tanh" and gru_ops(dtype) is not None else None
 
-
-def _run_native(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-    reverse: bool,
-) -> tuple[tf.Tensor, State]:
-    """Run the native GRU; see `NativeKernel`."""
-    w_gates, w_candidate = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
-    (h0,) = state
-    lengths = all_lengths(lengths, z)
-    h, h_last = native_gru(gru_ops(z.dtype), z, w_gates, w_candidate, h0, lengths, reverse=reverse)
-    return h, (h_last,)
+    def _run_native(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
+        z, (h0,) = frames.z, frames.state
+        w_gates, w_candidate = self.prepare(params, batch=frames.batch, seed=frames.seed)
+        h, last = native_gru(gru_ops(z.dtype), z, w_gates, w_candidate, h0, frames.ends, reverse=frames.reverse)
+        return h, (last,)

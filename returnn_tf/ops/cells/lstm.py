@@ -8,11 +8,10 @@ from typing import Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
-from returnn_tf.ops.cells.base import Cell, Kernel, NativeKernel, Params, State, all_lengths, drop_rate, dropout
+from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State, drop_rate, dropout
 from returnn_tf.ops.cells.lstm_loop import lstm_loop
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
-from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -54,47 +53,23 @@ class LstmCell(Cell):
         h = o * tf.tanh(c)
         return h, (c, h)
 
-    def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
-        """Return the native LSTM; see `Cell.native_kernel`."""
-        return _run_native if self.is_plain and lstm_ops(dtype) is not None else None
+    def native_kernel(self, dtype: tf.DType) -> Optional[Kernel]:
+        """Return the native LSTM."""
+        return self._run_native if self.is_plain and lstm_ops(dtype) is not None else None
+
+    def _run_native(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
+        z, (c0, h0) = frames.z, frames.state
+        w_re = self.recurrent_weights(params, frames.seed)
+        h, *last = native_lstm(lstm_ops(z.dtype), z, w_re, c0, h0, frames.ends, reverse=frames.reverse)
+        return h, tuple(last)
 
     def loop_kernel(self) -> Optional[Kernel]:
-        """Return the loop with its own gradient; see `Cell.loop_kernel`."""
-        return _run_loop if self.is_plain else None
+        """Return the loop with its own gradient."""
+        return self._run_loop if self.is_plain else None
 
-
-def _run_native(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-    reverse: bool,
-) -> tuple[tf.Tensor, State]:
-    """Run the native LSTM; see `NativeKernel`."""
-    assert isinstance(cell, LstmCell)
-    c0, h0 = state
-    weights = cell.recurrent_weights(params, seed)
-    h, c_last, h_last = native_lstm(lstm_ops(z.dtype), z, weights, c0, h0, all_lengths(lengths, z), reverse=reverse)
-    return h, (c_last, h_last)
-
-
-def _run_loop(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-) -> tuple[tf.Tensor, State]:
-    """Run the LSTM loop with its own gradient; see `Kernel`."""
-    assert isinstance(cell, LstmCell)
-    c0, h0 = state
-    c, h = lstm_loop(z, cell.recurrent_weights(params, seed), c0, h0)
-    # The loop continues after the end of a sequence: its state is the one at its end, not that of the last frame.
-    last: Sequence[tf.Tensor] = (c[-1], h[-1]) if lengths is None else (state_at(c, lengths), state_at(h, lengths))
-    return h[1:], tuple(last)
+    def _run_loop(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
+        c, h = lstm_loop(frames.z, self.recurrent_weights(params, frames.seed), *frames.state)
+        return h[1:], (frames.last(c), frames.last(h))
 
 
 @register_cell(

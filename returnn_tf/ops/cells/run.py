@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from returnn_tf.native.portable import in_portable_ops
-from returnn_tf.ops.cells.base import Cell, NativeKernel, Params, State
-from returnn_tf.ops.cells.fused_lstm import fused_form
-from returnn_tf.ops.cells.kernels import kernel_for
-from returnn_tf.ops.cells.time_axis import reverse_sequences, zero_padding
+from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State
+from returnn_tf.ops.cells.fused_lstm import fused_kernel
+from returnn_tf.ops.cells.time_axis import running_order, zero_padding
+from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.util.lazy_tf import tf
+
+
+class _Form(NamedTuple):
+    """How a cell runs over all frames.
+
+    :param projects: the kernel gets the input itself, and projects it
+    :param in_time_order: the kernel gets frames in the order of time, and sets padded outputs to 0; else it gets them
+        in the order in which they run, and padded outputs may be anything
+    """
+
+    kernel: Kernel
+    projects: bool = False
+    in_time_order: bool = False
+
+
+def _form(cell: Cell, params: Params, x: tf.Tensor, seed: Optional[tf.Tensor], *, from_zeros: bool) -> _Form:
+    """Return the first form that applies."""
+    if fused := fused_kernel(cell, params, x, seed, from_zeros=from_zeros):
+        return _Form(fused, projects=True)
+    if native := cell.native_kernel(next(iter(params.values()), x).dtype):  # a unit may have no parameters
+        return _Form(native, in_time_order=True)
+    if in_portable_ops():  # converters to other formats only know loops like this one
+        return _Form(cell.step_loop)
+    if parallel := cell.parallel_kernel():
+        return _Form(parallel, in_time_order=True)
+    return _Form(cell.loop_kernel() or cell.step_loop)
 
 
 def run_cell(
@@ -33,38 +59,24 @@ def run_cell(
     :return: outputs [time, batch, n], which are 0 after the end of a sequence, and the state of each sequence after the
         frame that ran last (the initial state if there is none)
     """
-    fused = fused_form(cell, params, x, seed, from_zeros=initial_state is None)
-    native = None if fused else _whole_kernel(cell, params, x)
-    # A plain kernel has one direction only: the narrower array of x and z is reversed for it.
+    low = cell.product_dtype
+    if low is not None and cell.native_kernel(tf.as_dtype(low)):  # else only the input projection is in that type
+        x, params = reduced(x, low), {name: reduced(value, low) for name, value in params.items()}
+        initial_state = None if initial_state is None else tuple(reduced(part, low) for part in initial_state)
+    form = _form(cell, params, x, seed, from_zeros=initial_state is None)
     reverse = direction == -1
-    is_narrow = x.dtype.is_integer or cell.in_dim <= cell.projected_dim
-    reverse_x = reverse and not native and (is_narrow or fused is not None)
-    first = _reversed(x, lengths) if reverse_x else x
-    z = first if fused else cell.project_input(params, first)
-    z.set_shape([None, None, cell.in_dim if fused else cell.projected_dim])
+    # The narrower array of x and z is reversed.
+    is_narrow = form.projects or x.dtype.is_integer or cell.in_dim <= cell.projected_dim
+    reverse_frames = reverse and not form.in_time_order
+    first = running_order(x, lengths, reverse_frames and is_narrow)
+    z = first if form.projects else cell.project_input(params, first)
+    z.set_shape([None, None, cell.in_dim if form.projects else cell.projected_dim])
     if initial_state is None:
         initial_state = cell.zero_state(tf.shape(z)[1], z.dtype)
-    if native:
-        outputs, state = native(cell, params, z, lengths, initial_state, seed, reverse)
-    else:
-        z = _reversed(z, lengths) if reverse and not reverse_x else z
-        if fused:
-            form, weights = fused
-            outputs, state = form.run(z, weights, lengths, initial_state)
-        else:
-            outputs, state = kernel_for(cell)(cell, params, z, lengths, initial_state, seed)
-        outputs = _reversed(outputs, lengths) if reverse else outputs
+    z = running_order(z, lengths, reverse_frames and not is_narrow)
+    outputs, state = form.kernel(params, CellFrames(z, lengths, initial_state, seed, reverse))
+    if not form.in_time_order:
+        outputs = running_order(outputs, lengths, reverse)
         outputs = outputs if lengths is None else zero_padding(outputs, lengths)
     outputs.set_shape([x.shape[0], x.shape[1], cell.n_out])
-    return outputs, state
-
-
-def _whole_kernel(cell: Cell, params: Params, x: tf.Tensor) -> Optional[NativeKernel]:
-    """Return what runs all frames at once in both directions, or None: then a loop does, in one direction."""
-    native = cell.native_kernel(next(iter(params.values()), x).dtype)  # a unit may have no parameters
-    # Converters to other formats only know loops like `step_loop`.
-    return native or (None if in_portable_ops() else cell.parallel_kernel())
-
-
-def _reversed(x: tf.Tensor, lengths: Optional[tf.Tensor]) -> tf.Tensor:
-    return tf.reverse(x, axis=[0]) if lengths is None else reverse_sequences(x, lengths)
+    return full(outputs, low), tuple(full(part, low) for part in state)

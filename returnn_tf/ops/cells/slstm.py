@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
-from returnn_tf.ops.cells.base import Cell, Kernel, NativeKernel, Params, State, all_lengths
+from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.params import CellParam, by_head, input_part, whole
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.ops.cells.slstm_loop import TINY, slstm_loop
@@ -114,80 +114,57 @@ class SLstm(Cell):
         by_gate = tf.transpose(tf.reshape(product, [heads, -1, 4, d]), [1, 2, 0, 3])
         return tf.reshape(by_gate, [-1, 4 * self.n_out])
 
-    def native_kernel(self, dtype: tf.DType) -> Optional[NativeKernel]:
-        """Return the native sLSTM; see `Cell.native_kernel`."""
-        return _run_native if slstm_ops(dtype) is not None else None
+    def native_kernel(self, dtype: tf.DType) -> Optional[Kernel]:
+        """Return the native sLSTM."""
+        return self._run_native if slstm_ops(dtype) is not None else None
+
+    def _run_native(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
+        """Run the native sLSTM, head by head."""
+        z, batch = frames.z, frames.batch
+        w_re = params["W_re"]
+        heads = w_re.shape[0]
+
+        def split(x: tf.Tensor, parts: int) -> tf.Tensor:
+            """Turn [frames, batch, parts n] into [heads, frames, batch, parts d]."""
+            if heads == 1:
+                return x[None]
+            width = x.shape[-1] // heads
+            x = tf.reshape(x, tf.stack([-1, batch, parts, heads, width // parts]))
+            return tf.reshape(tf.transpose(x, [3, 0, 1, 2, 4]), tf.stack([heads, -1, batch, width]))
+
+        def joined(x: tf.Tensor) -> tf.Tensor:
+            """Turn [heads, ..., batch, d] into [..., batch, n]."""
+            if heads == 1:
+                return x[0]
+            rank, n = x.shape.rank, heads * x.shape[-1]
+            x = tf.transpose(x, [*range(1, rank - 1), 0, rank - 1])
+            return tf.reshape(x, tf.concat([tf.shape(x)[:-2], [n]], axis=0))
+
+        h, *last = native_slstm(
+            slstm_ops(z.dtype), split(z, 4), w_re, *(split(part[None], 1)[:, 0] for part in frames.state),
+            lengths=frames.ends, reverse=frames.reverse, exp_forget=self.opts.forget_gate == "exp",
+        )  # fmt: skip
+        return joined(h), tuple(map(joined, last))
 
     def loop_kernel(self) -> Optional[Kernel]:
-        """Return the loop with its own gradient; see `Cell.loop_kernel`."""
-        return _run_loop
+        """Return the loop with its own gradient."""
+        return self._run_loop
+
+    def _run_loop(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
+        """Run the loop over the rows of all heads."""
+        w_re = params["W_re"]
+        heads = w_re.shape[0]
+        of_heads = tuple(_rows(part, heads, 1) for part in frames.state)
+        states = slstm_loop(_rows(frames.z, heads, 4), w_re, of_heads, exp_forget=self.opts.forget_gate == "exp")
+        # The loop continues after the end of a sequence: its state is the one at its end, not that of the last frame.
+        ends = None if frames.lengths is None else tf.tile(frames.lengths, [heads])
+        last = tuple(_from_rows(part[-1] if ends is None else state_at(part, ends), heads) for part in states)
+        return _from_rows(states[3][1:], heads), last
 
 
 def _glorot_of_blocks(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
     limit = math.sqrt(6 / (shape[-2] + shape[-1]))
     return rng.uniform(-limit, limit, shape)
-
-
-def _run_native(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-    reverse: bool,
-) -> tuple[tf.Tensor, State]:
-    """Run the native sLSTM, head by head; see `NativeKernel`."""
-    (w_re,) = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
-    heads, batch = w_re.shape[0], tf.shape(z)[1]
-
-    def split(x: tf.Tensor, parts: int) -> tf.Tensor:
-        """Turn [frames, batch, parts n] into [heads, frames, batch, parts d]."""
-        if heads == 1:
-            return x[None]
-        width = x.shape[-1] // heads
-        x = tf.reshape(x, tf.stack([-1, batch, parts, heads, width // parts]))
-        return tf.reshape(tf.transpose(x, [3, 0, 1, 2, 4]), tf.stack([heads, -1, batch, width]))
-
-    def joined(x: tf.Tensor) -> tf.Tensor:
-        """Turn [heads, ..., batch, d] into [..., batch, n]."""
-        if heads == 1:
-            return x[0]
-        rank, n = x.shape.rank, heads * x.shape[-1]
-        x = tf.transpose(x, [*range(1, rank - 1), 0, rank - 1])
-        return tf.reshape(x, tf.concat([tf.shape(x)[:-2], [n]], axis=0))
-
-    first = (split(part[None], 1)[:, 0] for part in state)
-    exp_forget = cell.opts.forget_gate == "exp"
-    h, *last = native_slstm(
-        slstm_ops(z.dtype),
-        split(z, 4),
-        w_re,
-        *first,
-        lengths=all_lengths(lengths, z),
-        reverse=reverse,
-        exp_forget=exp_forget,
-    )
-    return joined(h), tuple(map(joined, last))
-
-
-def _run_loop(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-) -> tuple[tf.Tensor, State]:
-    """Run the loop with its own gradient, over the rows of all heads; see `Kernel`."""
-    (w_re,) = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
-    heads = w_re.shape[0]
-    of_heads = tuple(_rows(part, heads, 1) for part in state)
-    states = slstm_loop(_rows(z, heads, 4), w_re, of_heads, exp_forget=cell.opts.forget_gate == "exp")
-    # The loop continues after the end of a sequence: its state is the one at its end, not that of the last frame.
-    ends = None if lengths is None else tf.tile(lengths, [heads])
-    last = tuple(_from_rows(part[-1] if ends is None else state_at(part, ends), heads) for part in states)
-    return _from_rows(states[3][1:], heads), last
 
 
 def _rows(x: tf.Tensor, heads: int, parts: int) -> tf.Tensor:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from returnn_tf.ops.cells import run_cell, unit_class
-from returnn_tf.ops.cells.kernels import step_loop
+from returnn_tf.ops.cells.base import CellFrames
 from returnn_tf.ops.cells.time_axis import running_order
 from returnn_tf.util.lazy_tf import tf
 
@@ -45,7 +45,7 @@ def check_unit(unit, opts, formula, *, n, direction=1, in_dim=3, states=None, pa
     outputs, got = run_cell(cell, weights, tf.constant(x), lengths, initial_state=first, direction=direction)
     _equal([outputs, *got], [expected, *last])
     z = cell.project_input(weights, running_order(tf.constant(x), lengths, direction == -1))
-    outputs, got = step_loop(cell, weights, z, lengths, first, None)
+    outputs, got = cell.step_loop(weights, CellFrames(z, lengths, first))
     outputs = tf.where(np.isnan(x[:, :, :1]), tf.zeros([], x.dtype), running_order(outputs, lengths, direction == -1))
     _equal([outputs, *got], [expected, *last])
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from contextlib import AbstractContextManager
 from typing import Any, Optional
 
 import numpy as np
 import pytest
 
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.ops.cells.fused_lstm import BLOCK_LSTM, fused_lstm_ops
+from returnn_tf.ops.cells.fused_lstm import BLOCK_LSTM, FusedForm
 from returnn_tf.ops.cells.registry import unit_class
 from returnn_tf.ops.cells.run import run_cell
 from returnn_tf.util.lazy_tf import tf
@@ -47,10 +45,10 @@ def test_equals_the_loop(name: str, lengths: Optional[list[int]], direction: int
     ends = None if lengths is None else tf.constant(lengths)
     state = tuple(tf.constant(rng.normal(0, 0.3, [4, size]).astype("float32")) for size in cell.state_sizes())
     graphs = []
-    for context in (contextlib.nullcontext(), fused_lstm_ops(BLOCK_LSTM)):
+    for form in (None, BLOCK_LSTM):
 
-        def run(x: Any, *state: Any, context: AbstractContextManager[None] = context) -> Any:
-            with portable_ops(), context:
+        def run(x: Any, *state: Any, form: Optional[FusedForm] = form) -> Any:
+            with portable_ops(lstm=form):
                 return run_cell(cell, params, x, ends, initial_state=state, direction=direction)
 
         specs = [tf.TensorSpec([None, None, 3]), *(tf.TensorSpec([None, s.shape[1]]) for s in state)]
@@ -71,7 +69,7 @@ def test_many_units_run_in_the_loop() -> None:
         params = {s.name: tf.zeros(s.shape) for s in cell.param_specs()}
 
         def run(x: Any, cell: Any = cell, params: Any = params) -> Any:
-            with portable_ops(), fused_lstm_ops(BLOCK_LSTM):
+            with portable_ops(lstm=BLOCK_LSTM):
                 return run_cell(cell, params, x, None)[0]
 
         graph = tf.function(run, autograph=False).get_concrete_function(tf.TensorSpec([None, None, 40]))

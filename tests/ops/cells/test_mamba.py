@@ -11,6 +11,7 @@ import pytest
 from returnn_tf.config import ConfigError
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops.cells import run_cell, unit_class
+from returnn_tf.ops.cells.base import CellFrames
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.ops.sequence.selective_scan import selective_scan
 from returnn_tf.util.lazy_tf import tf
@@ -73,8 +74,8 @@ def test_without_native_ops() -> None:
     native, last = run_cell(cell, params, x, tf.constant(LENGTHS))
     with portable_ops():
         z = cell.project_input(params, x)
-        args = (cell, params, z, tf.constant(LENGTHS), cell.zero_state(3, z.dtype), None, False)
-        plain, plain_last = cell.parallel_kernel()(*args)
+        frames = CellFrames(z, tf.constant(LENGTHS), cell.zero_state(3, z.dtype))
+        plain, plain_last = cell.parallel_kernel()(params, frames)
     for got, expected in zip((plain, *plain_last), (native, *last)):
         np.testing.assert_allclose(got, expected, atol=1e-6)
 

@@ -10,7 +10,7 @@ from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.onnx.conversion import check_model, convert, remove_unused_inputs, write_model
 from returnn_tf.export.onnx.stateful.emission import StepFunctions
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.ops.cells.fused_lstm import CUDNN_LSTM, fused_lstm_ops
+from returnn_tf.ops.cells.fused_lstm import CUDNN_LSTM
 from returnn_tf.util.lazy_tf import tf
 
 #: RASR's names.
@@ -105,7 +105,7 @@ class StatefulModels:
         """
 
         def emit(*given: Any) -> Any:
-            with portable_ops(), fused_lstm_ops(CUDNN_LSTM):
+            with portable_ops(lstm=CUDNN_LSTM):
                 return function(*given)
 
         plan = self._model.net.plan

@@ -10,11 +10,11 @@ from typing import Optional
 import numpy as np
 
 from returnn_tf.config.options import option
-from returnn_tf.ops.cells.base import Cell, Kernel, Params, State
+from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.diagonal.sru_loop import sru_loop
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
-from returnn_tf.ops.cells.time_axis import state_at, zero_padding
+from returnn_tf.ops.cells.time_axis import zero_padding
 from returnn_tf.ops.sequence.linear_recurrence import linear_recurrence
 from returnn_tf.util.lazy_tf import tf
 
@@ -124,22 +124,12 @@ class Sru(Cell):
         return h if lengths is None else zero_padding(h, lengths), (last,)
 
     def loop_kernel(self) -> Optional[Kernel]:
-        """Return the loop over f and c'; see `Cell.loop_kernel`."""
-        return _run_loop if self.opts.recurrent_vectors else None
+        """Return the loop over f and c'."""
+        return self._run_loop if self.opts.recurrent_vectors else None
 
-
-def _run_loop(
-    cell: Cell,
-    params: Params,
-    z: tf.Tensor,
-    lengths: Optional[tf.Tensor],
-    state: State,
-    seed: Optional[tf.Tensor],
-) -> tuple[tf.Tensor, State]:
-    """Run the cells frame by frame, then all outputs at once; see `Kernel`."""
-    assert isinstance(cell, Sru)
-    weights = cell.prepare(params, batch=tf.shape(z)[1], seed=seed)
-    x, f, _, _ = tf.split(z, 4, axis=-1)
-    c = sru_loop(x, f, weights[0], state[0])
-    last = c[-1] if lengths is None else state_at(c, lengths)
-    return cell._output(weights, z, c[:-1], c[1:]), (last,)
+    def _run_loop(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
+        """Run the cells frame by frame, then all outputs at once."""
+        weights = self.prepare(params, batch=frames.batch, seed=frames.seed)
+        x, f, _, _ = tf.split(frames.z, 4, axis=-1)
+        c = sru_loop(x, f, weights[0], frames.state[0])
+        return self._output(weights, frames.z, c[:-1], c[1:]), (frames.last(c),)

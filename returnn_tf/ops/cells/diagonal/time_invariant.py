@@ -10,7 +10,7 @@ from returnn_tf.ops.cells.base import State
 from returnn_tf.ops.sequence.linear_recurrence import Parts, product_of_parts, recurrence_of_parts
 from returnn_tf.util.lazy_tf import tf
 
-#: Frames of a chunk, a power of 2: states are in memory only between chunks.
+#: CellFrames of a chunk, a power of 2: states are in memory only between chunks.
 CHUNK = 32
 
 
