@@ -16,9 +16,12 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config.errors import FileDataError, OptionError
 from returnn_tf.datasets import BatchLoader, Dataset, HDFDataset
-from returnn_tf.datasets.processes.process import ForkedProcess, pickled
+from returnn_tf.datasets.processes.process import ERRORS, ForkedProcess, pickled
+from returnn_tf.datasets.processes.worker import describe_error
 from returnn_tf.datasets.synthetic.tasks import Task12AXDataset
+from returnn_tf.datasets.text.lm import InvalidSequence
 from tests.datasets.recorded import ROOT
 from tests.waiting import LONG, until
 
@@ -323,3 +326,16 @@ def test_tensorflow_is_not_imported(name):
     code = "import sys, %s; sys.exit('tensorflow' in sys.modules)" % name
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    "error,expected",
+    [
+        (FileDataError("x"), ("DataError", "x", "data-files")),
+        (InvalidSequence("x"), ("DataError", "x", "text-data")),
+        (OptionError("x"), ("ConfigError", "x", "options")),
+    ],
+)
+def test_errors_are_sent_by_the_base_of_their_class(error: Exception, expected: tuple[str, str, str]) -> None:
+    """The parent only knows the two bases; the topic comes with them."""
+    assert describe_error(error) == expected and expected[0] in ERRORS

@@ -112,7 +112,7 @@ class _Broken:
 
 
 def describe_error(exc: Exception) -> tuple[str, str, str]:
-    """Return class name, text and topic of an exception.
+    """Describe an exception: `ConfigError` or `DataError`, whichever it is, its text and its topic.
 
     User errors are unchanged, errors in the code of a config have its line, all others a traceback.
     """
