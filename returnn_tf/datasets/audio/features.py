@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import ConfigError, DataError, FileDataError, FileError, did_you_mean, shown
+from returnn_tf.config.errors import DataError, FileDataError, FileError, did_you_mean, shown
 from returnn_tf.config.options import above, at_least, between, from_options, log_inert, option
 from returnn_tf.datasets.audio.decode import DECODERS, read_audio
 from returnn_tf.datasets.audio.kinds import KINDS, Kind, Pitch, Raw
@@ -207,14 +206,14 @@ class AudioFeatures:
         self.dim = own * (opts.join_frames or 1)
         self._mean = check_norm("norm_mean", opts.norm_mean, own, joined=joins, where=where)
         self._deviation = check_norm("norm_std_dev", opts.norm_std_dev, own, joined=joins, where=where)
-        with self._named(where):
+        with safe_files.wanted_by(where):
             need_packages(("soundfile", "scipy"), "to read audio")
             if isinstance(self._kind, Pitch):
                 need_packages(("pyworld",), "for features 'f0'", package="pyworld")
             if self._permute and self._permute.rnd_pitch_switch > 0:
                 need_packages(("soxr",), "for random_permute")
         if opts.sample_rate and self._kind:
-            with self._named(where):
+            with safe_files.wanted_by(where):
                 self._kind.check_frames(self._frames(opts.sample_rate), self._num_filters)
 
     @classmethod
@@ -314,15 +313,6 @@ class AudioFeatures:
         audio = self._prepared(samples, sample_rate, rng)
         features = np.asarray(self._features(audio, sample_rate, rng), np.float32)
         return self._finished(features, seq_name)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def _named(where: str) -> Iterator[None]:
-        """Prefix errors by a place."""
-        try:
-            yield
-        except (ConfigError, DataError) as exc:
-            raise type(exc)("%s: %s" % (where, exc)) from None
 
     def _prepared(self, samples: NDArray[Any], sample_rate: int, rng: np.random.RandomState) -> NDArray[Any]:
         opts = self.opts

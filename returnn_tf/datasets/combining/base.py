@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -124,10 +125,6 @@ class CombiningDataset(Dataset):
     #: how the sequences of an epoch can be chosen if it is a stream, see `StreamDataset`
     takes: frozenset[str] = frozenset(("seq_list", "seq_order"))
 
-    def __init__(self, **given: Any):
-        self._specs: Optional[dict[str, DataSpec]] = None
-        super().__init__(**given)
-
     def setup(self) -> None:
         """Check the options that every combining dataset has."""
         if self.opts.shuffle_frames_of_nseqs:
@@ -146,12 +143,10 @@ class CombiningDataset(Dataset):
         """Return the format by data key, before ``window``."""
         raise NotImplementedError("%s.make_specs" % type(self).__name__)
 
-    @property
+    @functools.cached_property
     def data_specs(self) -> dict[str, DataSpec]:  # type: ignore[override]
         """Return the format by data key; where an inner dataset is a stream, this may read its first sequence."""
-        if self._specs is None:
-            self._specs = self.windowed(self.make_specs())
-        return self._specs
+        return self.windowed(self.make_specs())
 
     def check_format(self) -> None:
         """Report mistakes in the format when the dataset is created; a stream is not read for that."""

@@ -15,9 +15,9 @@ from returnn_tf.config.user_code import error_in_config, result_of_config
 from returnn_tf.datasets.core import seq_order as orders
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.declared import specs_of_templates
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import Chosen
-from returnn_tf.datasets.core.template import specs_of_templates
 
 
 class MapDatasetBase:

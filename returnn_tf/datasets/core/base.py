@@ -26,9 +26,8 @@ from returnn_tf.datasets.core.batches.slices import Cutting
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, stack_frames, window_spec
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import Epoch, EpochReader
-from returnn_tf.datasets.core.registry import DATASETS
+from returnn_tf.datasets.core.registry import DATASETS, FORMS, short, value_of_text
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
-from returnn_tf.datasets.core.spec import FORMS, short, value_of_text
 from returnn_tf.datasets.core.tags import TagTable
 from returnn_tf.datasets.files import with_local_copies
 from returnn_tf.logging.log import log

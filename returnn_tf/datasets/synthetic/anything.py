@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import DatasetError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.core.declared import specs_of_templates
 from returnn_tf.datasets.core.epoch import Epoch
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen
-from returnn_tf.datasets.core.template import specs_of_templates
 
 
 @register_dataset()

@@ -13,10 +13,10 @@ from returnn_tf.config.errors import DatasetError, did_you_mean
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.declared import specs_of_templates
 from returnn_tf.datasets.core.generating import GeneratingDataset, dim_and_ndim
 from returnn_tf.datasets.core.per_key import is_int
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.template import specs_of_templates
 
 
 class _CounterDataset(GeneratingDataset):

@@ -24,7 +24,19 @@ _MAX_COMPARED = 2000  # comparing spellings takes long
 
 
 @dataclass
-class SharedOptions:
+class SpecialOptions:
+    """The options of all vocabularies with special labels."""
+
+    bos_label: Special = option(None, help="label or id of the beginning of a sequence")
+    eos_label: Special = option(None, help="label or id of the end of a sequence")
+    pad_label: Special = option(None, help="label or id of the padding")
+    control_symbols: Optional[dict[str, Any]] = option(None, help="further labels or ids by name")
+    user_defined_symbols: Optional[dict[str, Any]] = option(None, help="further labels or ids by name")
+    seq_postfix: Optional[list[int]] = option(None, help="ids appended to every sequence")
+
+
+@dataclass
+class SharedOptions(SpecialOptions):
     """The options of the vocabularies whose labels are listed in a file or in the config."""
 
     vocab_file: Optional[Path] = option(
@@ -40,13 +52,7 @@ class SharedOptions:
     unknown_label: Special = option(
         "UNK", help="label or id of words that are not in the vocabulary; None or -1: such a word is an error"
     )
-    bos_label: Special = option(None, help="label or id of the beginning of a sequence")
-    eos_label: Special = option(None, help="label or id of the end of a sequence")
-    pad_label: Special = option(None, help="label or id of the padding")
-    control_symbols: Optional[dict[str, Any]] = option(None, help="further labels or ids by name")
-    user_defined_symbols: Optional[dict[str, Any]] = option(None, help="further labels or ids by name")
     num_labels: Optional[int] = option(None, help="the expected number of labels")
-    seq_postfix: Optional[list[int]] = option(None, help="ids appended to every sequence")
 
 
 class Vocabulary:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from returnn_tf.config.errors import TextDataError
 from returnn_tf.config.options import option
-from returnn_tf.datasets.vocabulary.base import SharedOptions, Special, Vocabulary
+from returnn_tf.datasets.vocabulary.base import SharedOptions, Special, SpecialOptions, Vocabulary
 from returnn_tf.datasets.vocabulary.files import LabelTable
 
 _BYTES = tuple(map(chr, range(256)))
@@ -43,14 +43,8 @@ class Utf8ByteTargets(Vocabulary):
     """
 
     @dataclass
-    class Options:
-        seq_postfix: Optional[list[int]] = option(None, help="ids appended to every sequence")
+    class Options(SpecialOptions):
         unknown_label: None = option(None, help="there are no unknown bytes")
-        bos_label: Special = option(None, help="label or id of the beginning of a sequence")
-        eos_label: Special = option(None, help="label or id of the end of a sequence")
-        pad_label: Special = option(None, help="label or id of the padding")
-        control_symbols: Optional[dict[str, Any]] = option(None, help="further labels or ids by name")
-        user_defined_symbols: Optional[dict[str, Any]] = option(None, help="further labels or ids by name")
 
     positional = ("seq_postfix",)
 
