@@ -54,9 +54,11 @@ def group_of(node: ast.AST) -> Optional[str]:
 
 
 def variables(tree: ast.Module) -> dict[str, set[str]]:
-    """Return the groups which each variable of a module may be: ``settings = TrainingSettings(config)``."""
+    """Return the groups that each variable of a module may be: ``settings = TrainingSettings(config)``, or declared."""
     found: dict[str, set[str]] = {}
     for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and isinstance(node.annotation, ast.Name) and node.annotation.id in GROUP_NAMES:
+            found.setdefault(node.arg, set()).add(node.annotation.id)
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 pairs = [(target, node.value)]

@@ -10,11 +10,11 @@ import pytest
 
 from returnn_tf.compat.modules.horovod import get_ctx
 from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.config.settings import check_settings
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.distributed.control import Control
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
-from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.distributed.ranks import joined_batches
 from returnn_tf.engine.distributed.watchdog import StallDetector
 from returnn_tf.engine.distributed.world import check_world_size
@@ -72,7 +72,7 @@ def test_world_size_differs(size: int, environ: dict[str, str], words: str) -> N
 def test_wrong_options(settings: dict[str, Any], words: str) -> None:
     """Each names its key."""
     with pytest.raises(ConfigError) as error:
-        HorovodOptions.from_config(Config(settings))
+        check_settings(Config(settings))
     assert words in str(error.value) and next(iter(settings)) in str(error.value)
 
 

@@ -6,10 +6,10 @@ from typing import Optional
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.config import Config
-from returnn_tf.config.settings.horovod import HorovodSettings
+from returnn_tf.config.settings.horovod import GRAD, PARAM, SEED, SHARD, HorovodSettings
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine.distributed import world
-from returnn_tf.engine.distributed.options import GRAD, PARAM, SEED, SHARD, HorovodOptions
+from returnn_tf.engine.distributed.param_sync import sync_interval
 
 register_compat(__name__, "returnn.tf.horovod", "TFHorovod")
 
@@ -22,7 +22,7 @@ class HorovodContext:
     """
 
     def __init__(self, config: Config, place: tuple[int, int, int, int]) -> None:
-        self._options = HorovodOptions.from_config(config)
+        self._settings = HorovodSettings(config)
         self._place = place
 
     def rank(self) -> int:
@@ -43,35 +43,35 @@ class HorovodContext:
 
     def get_reduce_type(self) -> str:
         """Return ``grad`` or ``param``."""
-        return self._options.reduce_type
+        return self._settings.horovod_reduce_type
 
     def is_reduce_type_grad(self) -> bool:
         """Return whether gradients are summed."""
-        return self._options.reduce_type == GRAD
+        return self._settings.horovod_reduce_type == GRAD
 
     def is_reduce_type_param(self) -> bool:
         """Return whether parameters are averaged."""
-        return self._options.reduce_type == PARAM
+        return self._settings.horovod_reduce_type == PARAM
 
     def get_param_sync_step(self) -> Optional[int]:
         """Return the number of steps between averaging parameters."""
-        return self._options.sync_steps
+        return sync_interval(self._settings)[0]
 
     def get_param_sync_time_diff(self) -> Optional[float]:
         """Return the seconds between averaging parameters."""
-        return self._options.sync_seconds
+        return sync_interval(self._settings)[1]
 
     def get_dataset_distribution_type(self) -> str:
         """Return ``shard`` or ``random_seed_offset``."""
-        return self._options.distribution
+        return self._settings.horovod_dataset_distribution
 
     def is_dataset_distribution_shard(self) -> bool:
         """Return whether each process reads every n-th sequence."""
-        return self._options.distribution == SHARD
+        return self._settings.horovod_dataset_distribution == SHARD
 
     def is_dataset_distribution_random_seed_offset(self) -> bool:
         """Return whether each process reads all sequences in its own order."""
-        return self._options.distribution == SEED
+        return self._settings.horovod_dataset_distribution == SEED
 
 
 def get_ctx(config: Optional[Config] = None) -> Optional[HorovodContext]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import Config
 from returnn_tf.config.errors import SettingDataError, SettingError, did_you_mean, nearest_name
 from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.horovod import SHARD, HorovodSettings
 from returnn_tf.datasets import (
     BatchLoader,
     BatchOptions,
@@ -22,7 +23,6 @@ from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.engine.data.fit import check_fits
-from returnn_tf.engine.distributed.options import SHARD, HorovodOptions
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import SEQ_TAG, Data
@@ -53,7 +53,7 @@ class DataSource:
         finite: bool = False,
     ) -> None:
         self.world = world
-        distribution = HorovodOptions.from_config(config).distribution
+        distribution = HorovodSettings(config).horovod_dataset_distribution
         #: each process reads every n-th sequence; otherwise each reads all, in its own order
         self.shares = self.world.size > 1 and (name != "train" or distribution == SHARD)
         self._defaults: dict[str, Any] = {} if self.shares else {"rank": self.world.rank}

@@ -25,10 +25,7 @@ def requested() -> bool:
 
 
 def lost_rank(exc: BaseException) -> Exception:
-    """Return the error which signals the loss of another process to Horovod.
-
-    :param exc: of the operation that failed
-    """
+    """Return the error which signals the loss of another process to Horovod."""
     exceptions = importlib.import_module("horovod.common.exceptions")
     error: Exception = exceptions.HorovodInternalError(str(exc))
     return error
@@ -37,7 +34,6 @@ def lost_rank(exc: BaseException) -> Exception:
 def check(world: Any, config: Config) -> None:
     """Check that the config allows elastic mode, if the processes were started in it.
 
-    :param world: World
     :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost
     """
     if _in_elastic_mode(world) and TrainingSettings(config).start_epoch != "auto":
@@ -55,7 +51,6 @@ def _in_elastic_mode(world: Any) -> bool:
 def run(world: Any, train: Callable[[], None]) -> None:
     """Call the function; in elastic mode, call it again after each lost process until it ends cleanly.
 
-    :param world: World
     :param train: runs training to the end, from the newest checkpoint on
     """
     if not _in_elastic_mode(world):

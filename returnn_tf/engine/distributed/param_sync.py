@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.errors import HorovodDataError
+from returnn_tf.config.settings.horovod import HorovodSettings
 from returnn_tf.engine.distributed.control import Control
-from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -24,10 +24,11 @@ class ParamSync:
     :param params: variables to average; non-floating-point ones stay local to each rank
     """
 
-    def __init__(self, world: Any, options: HorovodOptions, params: Sequence[Any]) -> None:
+    def __init__(self, world: Any, settings: HorovodSettings, params: Sequence[Any]) -> None:
         self._hvd, self._size = world.hvd, world.size
         self._collective = world.collective
-        self._options = options
+        self._every_steps, self._every_seconds = sync_interval(settings)
+        self._on_cpu = settings.horovod_avg_param_on_cpu
         self._params = [var for var in params if var.dtype.is_floating]
         self._function: Optional[Any] = None
         self._steps = 0  # since the last time
@@ -43,10 +44,10 @@ class ParamSync:
         """
         self._steps += int(control.own)
         due = not control.more or not control.own
-        if self._options.sync_steps is not None:
-            due = due or self._steps >= self._options.sync_steps
-        if self._options.sync_seconds is not None:
-            due = due or time.monotonic() - self._last >= self._options.sync_seconds
+        if self._every_steps is not None:
+            due = due or self._steps >= self._every_steps
+        if self._every_seconds is not None:
+            due = due or time.monotonic() - self._last >= self._every_seconds
         control.any_pause = False  # unless another rank requests it now
         if due:
             self._synchronize(control)
@@ -76,7 +77,7 @@ class ParamSync:
         return sums
 
     def _device(self) -> Any:
-        return tf.device("/CPU:0") if self._options.average_on_cpu else contextlib.nullcontext()
+        return tf.device("/CPU:0") if self._on_cpu else contextlib.nullcontext()
 
     def _emit(self, weight: Any, flags: Any) -> Any:
         with tf.device("/CPU:0"):
@@ -94,3 +95,9 @@ class ParamSync:
         mine = [tf.where(weight > 0, var, tf.zeros_like(var)) for var in variables]
         sums = self._hvd.grouped_allreduce(mine, op=self._hvd.Sum, name="returnn.params.%s" % dtype)
         return [tf.math.divide_no_nan(value, tf.cast(active, value.dtype)) for value in sums]
+
+
+def sync_interval(settings: HorovodSettings) -> tuple[Optional[int], Optional[float]]:
+    """Return the number of steps and the seconds between two averages; by default, each step ends with one."""
+    steps, seconds = settings.horovod_param_sync_step, settings.horovod_param_sync_time_diff
+    return 1 if steps is None and seconds is None else steps, seconds

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from returnn_tf.compiler.lower import Lowered
-from returnn_tf.engine.distributed.options import HorovodOptions
+from returnn_tf.config.settings.horovod import HorovodSettings
 from returnn_tf.engine.update.gradients import Gradients, MetaGradients, global_norm
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.loss import LossNode
@@ -31,10 +31,11 @@ class GradReduction:
     :param losses: of the network
     """
 
-    def __init__(self, hvd: Any, size: int, options: HorovodOptions, losses: Sequence[LossNode]) -> None:
+    def __init__(self, hvd: Any, size: int, settings: HorovodSettings, losses: Sequence[LossNode]) -> None:
         self._hvd = hvd
         self._size = size
-        self._options = options
+        self._average = settings.horovod_avg_grad
+        self._compression = getattr(hvd.Compression, settings.horovod_compression)
         self._scales: dict[str, float] = {node.name: node.scale for node in losses}
         self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
         #: scalar of the traced step: seconds from this rank's gradients to those of all
@@ -55,7 +56,7 @@ class GradReduction:
         counts = {name: _times(value, own) for name, value in graph.counts.items()}
         objective = self._objective(graph, losses)
         constraints = tf.convert_to_tensor(graph.constraints)
-        if not self._options.average_grad:
+        if not self._average:
             constraints = constraints / self._size
         return dataclasses.replace(
             graph, losses=losses, errors=errors, counts=counts, objective=objective, constraints=constraints
@@ -77,7 +78,7 @@ class GradReduction:
         terms = []
         for name, value in losses.items():
             scale = self._scales[name]
-            if self._options.average_grad and name in self._normalized:
+            if self._average and name in self._normalized:
                 scale *= self._size  # which cancels the division by the mean over the ranks
             if scale:
                 terms.append(value * scale)
@@ -90,7 +91,6 @@ class GradReduction:
 
         :param grads: Gradients of the shared graph
         :param graph: from `share`
-        :param total_loss: of this rank
         :return: common gradients, the graph with the common losses, the common total loss, and the sums of the
             flags (float64 [`control.SIZE`])
         """
@@ -107,7 +107,7 @@ class GradReduction:
         with tf.control_dependencies([arrived, start]):
             raw = self._sum_gradients(grads.raw, "returnn.gradients")
             constraints = self._sum_gradients(grads.constraints, "returnn.constraints")
-        total = sums[-1] / self._size if self._options.average_grad else sums[-1]
+        total = sums[-1] / self._size if self._average else sums[-1]
         norm = global_norm([grad for _, grad in sorted(raw.items())])
         with tf.control_dependencies([*raw.values(), vector]):
             self.seconds = tf.timestamp() - start
@@ -128,7 +128,7 @@ class GradReduction:
             return own, 1.0
         mine = tf.cast(count, "float32") * own
         total = self._sum(mine, "returnn.meta_count.%s" % loss.name)
-        return tf.math.divide_no_nan(mine, total), self._size if self._options.average_grad else 1.0
+        return tf.math.divide_no_nan(mine, total), self._size if self._average else 1.0
 
     def reduce_meta(self, meta: MetaGradients, flags: Any) -> MetaGradients:
         """Sum gradients, values and counts of losses on gradients over the ranks."""
@@ -153,16 +153,15 @@ class GradReduction:
         for dtype in sorted({grad.dtype.name for grad in grads.values()}):
             names = sorted(key for key, grad in grads.items() if grad.dtype.name == dtype)
             summed = self._group([grads[key] for key in names], "%s.%s" % (name, dtype))
-            if self._options.average_grad:
+            if self._average:
                 summed = [grad / self._size for grad in summed]
             result.update(zip(names, summed))
         return {name: result[name] for name in grads}
 
     def _group(self, tensors: list[Any], name: str) -> list[Any]:
-        compression = getattr(self._hvd.Compression, self._options.compression)
-        packed = [compression.compress(tensor) for tensor in tensors]
+        packed = [self._compression.compress(tensor) for tensor in tensors]
         summed = self._hvd.grouped_allreduce([tensor for tensor, _ in packed], op=self._hvd.Sum, name=name)
-        return [compression.decompress(tensor, context) for tensor, (_, context) in zip(summed, packed)]
+        return [self._compression.decompress(tensor, context) for tensor, (_, context) in zip(summed, packed)]
 
     def _sum(self, tensor: Any, name: str) -> Any:
         with tf.device("/CPU:0"):

@@ -86,10 +86,7 @@ class Watchdog:
         self._send_all({"bye": self._world.rank})
 
     def failed(self, message: str) -> None:
-        """Report that this rank ends because of an error, which it logs itself; the others end too.
-
-        :param message: what went wrong
-        """
+        """Report that this rank ends because of an error, which it logs itself; the others end too."""
         if not self._over:
             self._over = True
             self._send_all({"failed": message, "rank": self._world.rank})

@@ -17,7 +17,6 @@ from returnn_tf.config.errors import HorovodDataError, HorovodError
 from returnn_tf.config.settings.horovod import HorovodSettings
 from returnn_tf.engine.distributed import elastic, library
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
-from returnn_tf.engine.distributed.options import HorovodOptions
 from returnn_tf.engine.distributed.watchdog import Watchdog
 from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
@@ -95,10 +94,7 @@ class World:
         """Announce that this process ends cleanly, so that the others go on."""
 
     def failed(self, message: str) -> None:
-        """Report that this process ends because of an error, so that the others end too.
-
-        :param message: what went wrong
-        """
+        """Report that this process ends because of an error, so that the others end too."""
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
         """Return the error to raise if an operation failed because of another rank; None if it did not."""
@@ -253,7 +249,7 @@ def start(config: Config) -> World:
         _warn_of_others()
         return World()
     if not _started or not isinstance(_started[0], HorovodWorld):
-        timeout = HorovodOptions.from_config(config).timeout
+        timeout = HorovodSettings(config).horovod_timeout
         world = HorovodWorld(library.load(timeout))
         # in elastic mode the number may have changed since this process was started
         if HorovodSettings(config).horovod_check_world_size and not elastic.requested():

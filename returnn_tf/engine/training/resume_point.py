@@ -6,11 +6,11 @@ from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings import setting_by_key
+from returnn_tf.config.settings.horovod import GRAD, HorovodSettings
 from returnn_tf.engine.checkpoints import model_dir, preload
 from returnn_tf.engine.checkpoints.restoring import CheckpointManifest, restore
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed import start_checks
-from returnn_tf.engine.distributed.options import GRAD, HorovodOptions
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.passes.progress import PassState, Progress, data_settings
@@ -26,7 +26,6 @@ class ResumePoint:
     """The first epoch, the checkpoint to resume from, and the position within the epoch.
 
     :param schedule: the settings of each epoch
-    :param world: of the process
     :param done: epochs that this process has trained already, which count if no checkpoint is loaded
     :raises ConfigError: there is no such checkpoint, or these settings can't resume from it
     :raises DataError: a checkpoint is damaged
@@ -47,7 +46,7 @@ class ResumePoint:
         #: What is done of the first epoch; None if it is trained from its start.
         self.begun: Optional[Progress] = self._manifest.progress(data_settings(schedule.at(self.loaded).config))
         if self.begun is not None:
-            common = HorovodOptions.from_config(config).reduce_type == GRAD
+            common = HorovodSettings(config).horovod_reduce_type == GRAD
             self.begun = self.begun.for_ranks(world.size, common=common)
 
     def check_data(self, data: TrainingData) -> None:
