@@ -40,7 +40,6 @@ _WIDEST = 44  # characters of a value; the rest is cut, unless all is asked for
 def run(args: list[str]) -> int:
     """Draw the curves and print the tables.
 
-    :param args: runs and options
     :raises ConfigError: wrong arguments, a run that is not there, or an output that is
     :raises DataError: the files of a run are damaged
     """

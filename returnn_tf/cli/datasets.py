@@ -16,10 +16,7 @@ from returnn_tf.datasets.core.registry import DATASETS
     group="reference",
 )
 def run(args: list[str]) -> int:
-    """Print the list of all dataset classes, or the reference of some.
-
-    :param args: config files, and names
-    """
+    """Print the list of all dataset classes, or the reference of some."""
     return print_reference(
         "datasets", args, DATASETS, options="Options", base=Dataset.Options, common="Options of every dataset:"
     )

@@ -16,8 +16,5 @@ from returnn_tf.graph.registry import LOSSES
     group="reference",
 )
 def run(args: list[str]) -> int:
-    """Print the list of all losses, or the reference of some.
-
-    :param args: config files, and names
-    """
+    """Print the list of all losses, or the reference of some."""
     return print_reference("losses", args, LOSSES, base=Loss, common="Options of every loss:")

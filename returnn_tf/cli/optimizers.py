@@ -15,8 +15,5 @@ from returnn_tf.engine.update.optimizers import OPTIMIZERS, Optimizer
     group="reference",
 )
 def run(args: list[str]) -> int:
-    """Print the list of all optimizers, or the reference of some.
-
-    :param args: config files, and names
-    """
+    """Print the list of all optimizers, or the reference of some."""
     return print_reference("optimizers", args, OPTIMIZERS, base=Optimizer, common="Options of every optimizer:")

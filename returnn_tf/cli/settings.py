@@ -14,10 +14,7 @@ from returnn_tf.config.settings.docs import describe_setting, list_settings
     group="reference",
 )
 def run(args: list[str]) -> int:
-    """Print the list of all settings, or the reference of some.
-
-    :param args: empty, or names
-    """
+    """Print the list of all settings, or the reference of some."""
     for name in args:
         if name.startswith("-"):
             raise CommandError("settings: unknown option %r. returnn-tf settings [NAME ...]" % name)

@@ -15,8 +15,5 @@ from returnn_tf.ops.cells import UNITS, Cell
     group="reference",
 )
 def run(args: list[str]) -> int:
-    """Print the list of all recurrent units, or the reference of some.
-
-    :param args: config files, and names
-    """
+    """Print the list of all recurrent units, or the reference of some."""
     return print_reference("units", args, UNITS, options="Options", base=Cell.Options, common="Options of every unit:")

@@ -25,7 +25,6 @@ def random_batch(
 
     The first sequence is the longest.
 
-    :param keys: data keys
     :param batch: number of sequences
     :param frames: length of the longest one
     :param shorter: by how many frames the sequences of each further dim are shorter: labels are fewer than frames

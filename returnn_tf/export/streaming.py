@@ -26,7 +26,6 @@ class StreamingModel(InferenceModel):
     A state of zeros stands for the beginning of a sequence. The state of a sequence that has no frames in a block, or
     fewer than others, is that after its own last frame.
 
-    :param net: the network
     :param outputs: paths of layers; default: the outputs of the network
     :raises ConfigError: a layer can't go on from block to block; names it
     """

@@ -42,8 +42,6 @@ def clean_up(
     """Delete the old checkpoints of a model.
 
     :param model: path prefix, as the setting ``model``
-    :param scores: the learning-rate file
-    :param options: which to keep
     :param dry: only list them
     :param confirm: function(paths to delete) -> whether to do so
     :raises ConfigError: the newest checkpoint is damaged

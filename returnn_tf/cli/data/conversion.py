@@ -117,7 +117,6 @@ class Conversion:
     """A dataset, the sequences of it to copy, and their division into parts.
 
     :param found: the dataset
-    :param keys: the data keys to copy
     :param epoch: copy this epoch, in its order; None: one pass over the corpus
     :param part_size: sequences of a part, rounded up to whole batches of the loading processes
     """

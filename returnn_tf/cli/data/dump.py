@@ -45,10 +45,7 @@ def parser() -> CommandParser:
 
 
 def run(args: list[str]) -> int:
-    """Print the sequences, and draw them if requested.
-
-    :param args: the arguments of the command
-    """
+    """Print the sequences, and draw them if requested."""
     parsed, found = source.parse(parser(), args)
     keys = source.chosen_keys(found.dataset, parsed.keys)
     count = 0

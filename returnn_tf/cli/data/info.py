@@ -41,7 +41,6 @@ def parser() -> CommandParser:
 def run(args: list[str]) -> int:
     """Print the description.
 
-    :param args: the arguments of the command
     :raises DataError: there are no sequences, or one can't be read
     """
     parsed, found = source.parse(parser(), args)

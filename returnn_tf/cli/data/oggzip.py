@@ -75,7 +75,6 @@ def _fraction(text: str) -> float:
 def run(args: list[str]) -> int:
     """Write the zip.
 
-    :param args: the arguments of the command
     :raises DataError: an audio file or an entry of the corpus is wrong; names it
     """
     parsed = parser().parse_args(args)

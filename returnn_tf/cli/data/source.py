@@ -128,7 +128,6 @@ def sequences(
 ) -> Iterator[Example]:
     """Iterate over the sequences of `corpus_order`, or over a stream to its end.
 
-    :param keys: the data keys to read
     :param tags: read these sequences instead
     """
     order = None if tags else corpus_order(dataset, epoch)

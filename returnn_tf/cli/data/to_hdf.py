@@ -40,7 +40,6 @@ def parser() -> CommandParser:
 def run(args: list[str]) -> int:
     """Copy the dataset.
 
-    :param args: the arguments of the command
     :raises DataError: the output exists already, or a sequence can't be read or written
     """
     parsed, found = source.parse(parser(), args)

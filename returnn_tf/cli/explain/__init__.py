@@ -16,7 +16,6 @@ from returnn_tf.config.errors import CommandError
 def run(args: list[str]) -> int:
     """Print the list of all topics, or the pages of some.
 
-    :param args: empty, or topics
     :raises ConfigError: unknown topic
     """
     for name in args:

@@ -84,10 +84,7 @@ def write_project(folder: str, kind: ProjectKind) -> str:
 
 
 def next_commands(config: str, kind: ProjectKind) -> str:
-    """Return the path that was written, and the next commands.
-
-    :param config: its path
-    """
+    """Return the path that was written, and the next commands."""
     folder, path = os.path.dirname(config), shlex.quote(config)
     options, result = kind.after
     rows = [

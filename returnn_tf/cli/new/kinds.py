@@ -27,10 +27,7 @@ class ProjectKind:
     after: tuple[str, str]
 
     def config(self, name: str) -> str:
-        """Return the text of the config.
-
-        :param name: of the project
-        """
+        """Return the text of the config."""
         return texts(__file__, ".config")[self.name].replace("NAME.config", name + ".config")
 
     def make_data(self) -> str:

@@ -124,10 +124,7 @@ class WeightsFunction:
         self._function = net.feed_function(self._emit, net.data_keys(self._nodes, with_losses=False))
 
     def run(self, feed: Mapping[str, Any]) -> list[SeqWeights]:
-        """Return the weights of a sequence, without layers for which it has no queries or keys.
-
-        :param feed: a batch of one sequence
-        """
+        """Return the weights of a sequence, without layers for which it has no queries or keys."""
         found = []
         for layer, values in zip(self._layers, self._function(feed)):
             size, mean, heads, keys = (np.asarray(value) for value in values)

@@ -14,7 +14,6 @@ from returnn_tf.config.registry import Registry
 def print_reference(command: str, args: list[str], registry: Registry[Any], **facts: Any) -> int:
     """Print all entries of a registry, or the reference of some.
 
-    :param command: its name
     :param args: config files whose own classes count too, and names
     :param facts: for `describe`
     :raises ConfigError: unknown name
@@ -33,7 +32,6 @@ def read_configs(command: str, args: list[str], *registries: Registry[Any]) -> l
 
     An argument is one if it has a dot or a slash, as in ``my.config``, or is a file and no name of an entry.
 
-    :param command: its name
     :param registries: with the entries that it explains
     :return: the other arguments
     :raises ConfigError: unknown option, or a config can't be read

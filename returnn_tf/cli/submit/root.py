@@ -33,7 +33,6 @@ More: returnn-tf explain clusters.
 def root(args: list[str]) -> int:
     """Write the folder.
 
-    :param args: its path
     :raises ConfigError: wrong arguments, or it exists
     :raises DataError: it can't be written
     """

@@ -23,7 +23,6 @@ _PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THRE
 def slurm_directives(job: Description, name: str, count: int) -> list[str]:
     """Return the directives for sbatch.
 
-    :param name: of the job
     :param count: jobs of the array; 1: no array
     """
     log = os.path.join(job.log_dir, name).replace("%", "%%") + (".%A_%a.log" if count > 1 else ".%j.log")
@@ -52,7 +51,6 @@ def slurm_directives(job: Description, name: str, count: int) -> list[str]:
 def sge_directives(job: Description, name: str, count: int) -> list[str]:
     """Return the directives for qsub. Slots are tasks, or the cores of a single task.
 
-    :param name: of the job
     :param count: jobs of the array; 1: no array
     """
     log = os.path.join(job.log_dir, name) + (".$JOB_ID.$TASK_ID.log" if count > 1 else ".$JOB_ID.log")

@@ -45,8 +45,6 @@ def epochs_to_delete(stored: Iterable[int], scores: Mapping[int, EpochData], opt
     """Return the epochs whose checkpoints can be deleted.
 
     :param stored: epochs with a checkpoint
-    :param scores: the learning-rate file
-    :param options: what to keep
     :return: sorted; empty if the limits keep all of them anyway
     """
     stored = sorted(stored)
@@ -71,10 +69,7 @@ def _deciding_keys(scores: Mapping[int, EpochData]) -> list[str]:
 
 
 def keep_pattern(newest: int) -> set[int]:
-    """Return the epochs kept by default; the more epochs there are, the sparser they get.
-
-    :param newest: the newest epoch with a checkpoint
-    """
+    """Return the epochs kept by default; the more epochs there are, the sparser they get."""
     if newest <= 10:
         step, start = 4, 5
     elif newest <= 50:

@@ -107,7 +107,6 @@ class Saver:
 
         Steps are counted over all processes: this one may be idle in some of them.
 
-        :param progress: position within the epoch
         :param rates: the learning rates and scores so far
         """
         place, step = (progress.epoch, progress.passed.steps), progress.first_step + progress.passed.steps

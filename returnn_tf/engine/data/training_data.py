@@ -68,9 +68,9 @@ class TrainingData:
         return _dataset_settings(config) == self._settings
 
     def start(self, epoch: int, **position: Any) -> None:
-        """Start to load the training batches of an epoch in the background, unless it uses other datasets.
+        """Start to load the training batches of an epoch in the background, see `DataSource.start`.
 
-        :param position: see `DataSource.batches`
+        An epoch with other datasets loads them when it begins.
         """
         if self._stays(self._config_of(epoch)):
             self._train.start(epoch, **position)
@@ -85,10 +85,7 @@ class TrainingData:
             source.start(epoch)
 
     def train_batches(self, epoch: int, **position: Any) -> Iterable[Any]:
-        """Return the training batches, from a given position on.
-
-        :param position: see `DataSource.batches`
-        """
+        """Return the training batches from a position on, see `DataSource.batches`."""
         if not self._stays(self._config_of(epoch)):
             self.close()
             self._open(epoch)

@@ -58,7 +58,6 @@ class LossWatch:
     def look(self, rate: Optional[float], when: str) -> None:
         """Warn if a loss is too high.
 
-        :param rate: the learning rate
         :param when: for the message
         """
         if self._warned or self._net is None or self._steps < _FEWEST:

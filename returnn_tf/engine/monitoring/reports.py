@@ -27,7 +27,6 @@ from returnn_tf.logging.text import date_text
 class Reports:
     """The files with the results of training; with several processes, only the chief writes them.
 
-    :param world: of the process
     :raises ConfigError: wrong options
     :raises DataError: the learning-rate file is damaged
     """
@@ -53,10 +52,7 @@ class Reports:
         self.summaries.prepare()
 
     def step(self, net: Network, result: StepResult) -> None:
-        """Record a step of training.
-
-        :param net: the network
-        """
+        """Record a step of training."""
         self.summaries.step(result)
         if result.learning_rate is not None:
             self._rates = [min(self._rates + [result.learning_rate]), max(self._rates + [result.learning_rate])]
@@ -66,8 +62,6 @@ class Reports:
     def trained(self, phase: str, epoch: int, rate: float, first_step: int, result: PassResult) -> None:
         """Record that the training steps of an epoch are done.
 
-        :param phase: text for the log
-        :param rate: the learning rate
         :param first_step: global step at which the epoch started
         """
         facts = ["memory %s" % devices.memory_text(), *self._dynamic_rates(rate), date_text(datetime.datetime.now())]

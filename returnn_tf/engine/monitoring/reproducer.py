@@ -87,7 +87,6 @@ def keep_on_failure(
 
     If several ranks fail in the same step, the one with the bad batch keeps it, and the others wait for it.
 
-    :param trainer: StepTrainer
     :param epoch: the current one
     :param feed: the batch: feed key -> tensor
     :param seq_tags: its sequences

@@ -53,11 +53,7 @@ class RunStatus:
             raise
 
     def begin(self, last_epoch: int, rates: Optional[str]) -> None:
-        """Record the start of training.
-
-        :param last_epoch: the last one to train
-        :param rates: the learning-rate file
-        """
+        """Record the start of training."""
         path = None if rates is None else os.path.abspath(rates)
         self._file.update(now=True, num_epochs=last_epoch, learning_rate_file=path)
 
@@ -66,11 +62,7 @@ class RunStatus:
         self._file.note(complete=batch.complete, loss=loss)
 
     def between(self, progress: Progress, result: PassResult) -> None:
-        """Record the progress between two steps.
-
-        :param progress: position of the epoch
-        :param result: of the pass so far
-        """
+        """Record the progress between two steps."""
         first, self._running = not self._running, True
         self._file.update(
             now=first,

@@ -132,7 +132,6 @@ def end_for_another(model: str, reason: str, exit_code: int) -> None:
 def read_status(path: str) -> dict[str, Any]:
     """Return the facts of a status file.
 
-    :param path: of the file
     :raises DataError: it is missing, too large, or not a status file
     """
     try:

@@ -79,10 +79,7 @@ class SequenceScores:
         return [field for field in self._fields if field in KINDS]
 
     def add(self, batch: Any, result: StepResult) -> None:
-        """Add a batch of a single sequence.
-
-        :param batch: Batch
-        """
+        """Add a batch of a single sequence."""
         assert batch.num_seqs == 1
         if self._loss not in result.losses:
             raise unknown_loss(self._loss, result.losses)

@@ -66,8 +66,6 @@ class Evaluator:
         :param epoch: of the model, for the log
         :param batches: of the dataset
         :param world: the processes which share the batches; default: this one alone
-        :param on_step: see `ScoredPass`
-        :param between: see `ScoredPass`
         """
         phase = "%r eval epoch %i" % (name, epoch)
         unusable = UnusableScores(phase)

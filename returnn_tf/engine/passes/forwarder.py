@@ -44,7 +44,6 @@ def forwarded_node(plan: Plan, layer: str) -> Node:
 class Forwarder:
     """Traced function from a batch to the output of a layer.
 
-    :param net: Network
     :param layer: path of the layer
     :raises ConfigError: no such layer, or its output has no batch axis, or several hypotheses of a search
     """

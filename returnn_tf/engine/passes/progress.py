@@ -81,7 +81,6 @@ class Progress:
     def from_json(cls, value: Any, where: str) -> Progress:
         """Return the progress of a dict of `as_json`.
 
-        :param where: for the error
         :raises DataError: it is not such a dict
         """
         try:

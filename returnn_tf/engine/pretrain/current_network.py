@@ -33,7 +33,6 @@ class CurrentNetwork:
     """Network, trainer and evaluator; `enter` switches them to another epoch.
 
     :param config: whose values change with ``#config``
-    :param world: see `Trainer`
     :param trainer: of this process, whose network is trained further if it is the planned one
     """
 

@@ -18,7 +18,6 @@ def end_labels(plan: Plan, node: Node, reference: Data) -> frozenset[int]:
     There are none if the number of steps is known, as in a transducer, if there is no search, as with CTC, or if the
     end is not decided by the label.
 
-    :param plan: of a search
     :param node: the layer with the hypotheses, e.g. a `decide`
     :param reference: what they are compared with
     """

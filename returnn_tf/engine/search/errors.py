@@ -26,10 +26,7 @@ class Decided(NamedTuple):
 
 
 def decided_layers(plan: Plan) -> list[Decided]:
-    """Return layers without beam that have the loss ``edit_distance``.
-
-    :param plan: of a search
-    """
+    """Return the layers of a search without beam that have the loss ``edit_distance``."""
     found = []
     for loss_node in plan.losses:
         loss, target, node = loss_node.loss, loss_node.target, loss_node.owner
@@ -77,7 +74,6 @@ class ErrorReport:
     def add(self, batch: Any, hypotheses: Sequence[Sequence[Hypothesis]], references: Sequence[Any]) -> None:
         """Count the errors of one batch.
 
-        :param batch: Batch
         :param hypotheses: of each sequence
         :param references: labels of each sequence
         """

@@ -44,8 +44,6 @@ def write_text(path: str, text: str, *, owner: str = "") -> None:
 def write_bytes(path: str, content: bytes, *, owner: str = "") -> None:
     """Replace a file atomically; a reader sees the old or the new content, never a part.
 
-    :param path: of the file
-    :param content: the new one
     :param owner: name of the model whose runs clean up after a kill; default: the name of the file
     """
     with Temporary(path, owner=owner) as temporary:

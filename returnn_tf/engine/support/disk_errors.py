@@ -24,7 +24,6 @@ def not_writable(
 ) -> Exception:
     """Return the error for a file that can't be written: no mistake of the user if the disk is full.
 
-    :param what: the file
     :param fix: what to do if the path is wrong
     :param topic: of the error, see `UserError`
     """

@@ -19,7 +19,6 @@ class NonFiniteError(DataError):
     """Loss or gradient of a step is NaN or Inf; the step changed no variable. Ends with exit code 1.
 
     :param step: global step, from 0
-    :param total_loss: the objective
     :param grad_norm: L2 norm of the raw gradient, None outside of training
     :param losses: loss by name
     """
@@ -81,7 +80,6 @@ def first_bad_layer(net: Network, feed: Mapping[str, Any], *, step: int, train: 
     Inputs are checked before all layers, which inherit their values. Frames beyond the end of a sequence are considered
     only if all others are finite. Builds and runs the network again, so it is meant for the end of a failed run.
 
-    :param net: Network
     :param feed: feed key -> array or tensor
     :param step: global train step (random masks depend on it)
     :param train: whether the step was one of training

@@ -58,7 +58,6 @@ class Packer:
         """Return the result for the values of the vector.
 
         :param vector: numpy float64 [n]
-        :param sinks: see `StepResult`
         """
         fields: dict[str, Any] = {**{kind: {} for kind in _KINDS}, "sinks": dict(sinks)}
         for (kind, name), value in zip(self._layout, vector.tolist()):

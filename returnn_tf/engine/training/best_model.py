@@ -72,7 +72,6 @@ def best_epoch(config: Config, control: LearningRateControl, schedule: NetworkSc
 def load_best(config: Config, trainer: StepTrainer, best: int, epoch: int) -> None:
     """Load parameters and optimizer state of an epoch; the global step stays. Without its checkpoint, warn.
 
-    :param best: the epoch
     :param epoch: the one to be trained, for the log
     :raises DataError: the checkpoint is damaged
     """

@@ -267,8 +267,6 @@ def check_methods(callback: Any, base: type, where: str) -> None:
 def check_call(function: Callable[..., Any], wanted: Sequence[str], what: str, *, method: bool = False) -> None:
     """Check that a function can be called with arguments by position.
 
-    :param wanted: their names
-    :param what: the function, for the error
     :raises ConfigError: it can't
     """
     try:

@@ -59,7 +59,6 @@ class TrainingRun:
     :param world: the processes which train together
     :param schedule: network and settings of each epoch
     :param resume: where training starts
-    :param last_epoch: the last one to train
     :param reports: learning rates and scores, event files, traces
     :param current: network, trainer and evaluator of the current epoch
     :param status: the file that ``returnn-tf status`` reads

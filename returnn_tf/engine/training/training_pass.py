@@ -26,7 +26,6 @@ from returnn_tf.logging.log import log
 class TrainingPass:
     """Trains the current network for an epoch, or the rest of it.
 
-    :param phase: text for the log
     :param progress: epoch, and step at its start
     :param rate: the learning rate of the epoch
     """

@@ -20,7 +20,6 @@ from returnn_tf.util.lazy_tf import tf
 class BaseValues:
     """The values of outer layers and the lengths of their axes, batch-major, once per sequence.
 
-    :param nodes: the outer layers
     :param dims: further axes with lengths
     :param where: how errors begin
     """

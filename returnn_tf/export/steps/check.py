@@ -60,7 +60,6 @@ def network_with_params(config: Config, net: Network) -> Network:
 class StepCheck:
     """A search with the labels and scores of all its hypotheses.
 
-    :param net: the network
     :param layer: path of the `rec` layer
     :param choices: the names of the choices in it, in the order of the decoder
     :param scored: those that give scores

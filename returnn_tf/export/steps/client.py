@@ -79,8 +79,6 @@ class StepDecoder(Stepper):
     ) -> StepSearchResult:
         """Search label by label, by the rules of the layer ``choice``. The first label follows on its initial_output.
 
-        :param features: see `encode`
-        :param sizes: see `encode`
         :param beam_size: default, like that of all that follows: as in the config
         :param end_label: of a graph without a layer "end": the label of the last choice that ends a hypothesis
         :param max_steps: limit of the number of steps, besides that of the graph

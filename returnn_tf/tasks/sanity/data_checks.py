@@ -35,10 +35,7 @@ def check_data(samples: Samples, blank_keys: set[str]) -> Iterator[Finding]:
 
 
 def check_other_data(samples: Samples, train: Samples, blank_keys: set[str]) -> Iterator[Finding]:
-    """Yield the findings on a dataset for evaluation: what the network can't read, or does not see in training.
-
-    :param train: the training data
-    """
+    """Yield the findings on a dataset for evaluation: what the network can't read, or does not see in training."""
     for key, data in samples.used.items():
         with_key, trained = samples.numbers(key), train.numbers(key)
         if not with_key or not trained:

@@ -18,10 +18,7 @@ _ROUNDING = 1e-5  # of the loss; what is smaller can't be measured
 
 
 def check_gradients(net: Network, feed: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the findings on all gradients of a batch, without dropout.
-
-    :param feed: the batch
-    """
+    """Yield the findings on all gradients of a batch, without dropout."""
     result = net.run(feed, train=False, with_grad=True)
     assert result.total_loss is not None
     total = float(result.total_loss)

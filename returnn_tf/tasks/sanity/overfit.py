@@ -24,10 +24,7 @@ _LEARNED, _MOVED = 0.5, 0.9  # of the loss at the start
 
 
 def check_overfit(net: Network, feed: Mapping[str, Any], config: Config) -> Iterator[Finding]:
-    """Yield the findings on training with the same batch in all steps.
-
-    :param feed: the batch
-    """
+    """Yield the findings on training with the same batch in all steps."""
     rate = max([LearningRateSettings(config).learning_rate, *given_rates(config).values()])
     values = net.get_param_values()
     losses = train(net, config, feed, rate)
@@ -64,10 +61,7 @@ def check_overfit(net: Network, feed: Mapping[str, Any], config: Config) -> Iter
 
 
 def train(net: Network, config: Config, feed: Mapping[str, Any], rate: float) -> list[float]:
-    """Return the objective before each update; a loss that is not finite is the last one.
-
-    :param rate: the learning rate
-    """
+    """Return the objective before each update; a loss that is not finite is the last one."""
     trainer = StepTrainer(net, config)
     losses: list[float] = []
     begin = time.monotonic()

@@ -18,10 +18,7 @@ _TOLERANCE = 1e-3
 
 
 def check_padding(net: Network, feed: Mapping[str, Any]) -> Finding:
-    """Compare the losses of a batch with those of the same batch with other and with more padding.
-
-    :param feed: the batch
-    """
+    """Compare the losses of a batch with those of the same batch with other and with more padding."""
     check = "padding"
     used = {key: data for key, data in net.extern_data.items() if key in net.used_data_keys}
     other = padded(feed, used)
@@ -44,8 +41,6 @@ def check_alone(net: Network, feed: Mapping[str, Any]) -> Finding:
     """Compare the results for each sequence of a batch with those for the sequence alone.
 
     They may differ although more padding changes nothing, e.g. by a stride of 5 and 5 more frames.
-
-    :param feed: the batch
     """
     check = "a sequence alone"
     used = {key: data for key, data in net.extern_data.items() if key in net.used_data_keys}
@@ -87,7 +82,6 @@ def alone(feed: Mapping[str, Any], used: Mapping[str, Data], row: int) -> dict[s
     """Return a batch of one sequence, without padding.
 
     :param used: the data keys as they are declared
-    :param row: which one
     """
     result = dict(feed)
     for key, data in used.items():

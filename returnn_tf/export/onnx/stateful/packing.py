@@ -17,7 +17,6 @@ from returnn_tf.util.lazy_tf import tf
 class Packing:
     """The values of outer layers side by side in the feature axis; those without a time axis are repeated over time.
 
-    :param nodes: the outer layers
     :param where: how errors begin
     :raises ConfigError: a value is not float, has an axis of unknown size but time, or two have different time axes
     """
