@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,8 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
+
+from tests import processes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("RETURNN_TF_META_GRAPH", "0")  # 0.2 s for hundreds of trainings; tests/compat/jobs has them
@@ -27,6 +30,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(config), "costs")
+    config.pluginmanager.register(Collector(), "collector")
+
+
+class Collector:
+    """Has Python's garbage collector pass over TensorFlow's modules, and run less often.
+
+    Tracing makes millions of objects, few of them in cycles. With the default thresholds a sixth of a run goes into
+    looking at the same modules again and again.
+    """
+
+    def __init__(self) -> None:
+        self.frozen = False
+        gc.set_threshold(50_000, 20, 20)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        if not self.frozen and "tensorflow.python.ops.while_v2" in sys.modules:
+            gc.collect()
+            gc.freeze()
+            self.frozen = True
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +95,11 @@ def _some_of_each(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if item in chosen]
 
 
+def _computing() -> float:
+    """Return the seconds of computing of this process and of all that it started and that have ended."""
+    return sum(os.times()[:4]) + processes.computing()
+
+
 class Costs:
     """Seconds of computing (user and system) of the tests of each folder, and of the processes that they started.
 
@@ -90,13 +118,13 @@ class Costs:
         self.before = 0.0
 
     def pytest_collection_finish(self) -> None:
-        self.before = sum(os.times()[:4])
+        self.before = _computing()
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self) -> Iterator[None]:
         """Tell a report what its phase (set-up, call, end) has cost; it may go from a worker of xdist to its master."""
         outcome = yield
-        now = sum(os.times()[:4])
+        now = _computing()
         outcome.get_result().computing, self.before = now - self.before, now
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+
+from tests import processes
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEMOS = os.path.join(ROOT, "demos")
@@ -22,16 +23,9 @@ def run_demo(tmp_path):
 
     def run(*arguments: str) -> str:
         path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-4000:]
-        return done.stdout
+        done = processes.run(arguments, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, output[-4000:]
+        return output
 
     return run

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints.of_network import save_checkpoint
 from returnn_tf.engine.training.load_model import load_network
+from tests import processes
 from tests.docs.run_page import blocks_of, is_run, same
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -30,8 +29,7 @@ WITH_CODE = [
 def test_code_runs(page: str, tmp_path: pathlib.Path) -> None:
     """In a process of its own, since layers that a page registers would be seen by other tests."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", "tests.docs.run_page", str(ROOT / page)]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = processes.run(["-m", "tests.docs.run_page", str(ROOT / page)], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"ran [1-9]\d* blocks", done.stdout)
 

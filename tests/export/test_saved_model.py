@@ -34,6 +34,7 @@ LSTM = {
 
 
 @pytest.mark.slow
+@pytest.mark.own_process
 @pytest.mark.parametrize("portable", [False, True])
 def test_lstm_natively_and_portable(tmp_path, portable):
     """The outputs are those of `Network.run`; only the native form needs a library, which lies beside the graph."""
