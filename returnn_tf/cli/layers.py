@@ -33,10 +33,7 @@ _EXAMPLE_SETTINGS = ("network", *EXAMPLE_DEFAULTS)
     group="reference",
 )
 def run(args: list[str]) -> int:
-    """Print the list of all layer classes, or the reference of some.
-
-    :param args: config files, and the names of classes
-    """
+    """Print the list of all layer classes, or the reference of some, also of classes of config files."""
     names = read_configs("layers", args, LAYERS, LOSSES)
     for name in names:
         print(describe_layer(name))

@@ -75,10 +75,7 @@ def train(args: list[str]) -> int:
 
 
 def _run(args: list[str], stop: StopRequest) -> int:
-    """Read the config, join the other processes and run the task.
-
-    :param stop: closed when the task begins, which handles signals itself
-    """
+    """Read the config, join the other processes and run the task, which handles signals itself."""
     config = read_config(args)
     stop.config = config
     members = world.start(config)

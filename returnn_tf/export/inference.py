@@ -149,10 +149,7 @@ class InferenceModel:
         )
 
     def lowering(self, inputs: Mapping[str, Any]) -> Lowering:
-        """Emit the layers, and return the values by node, with the lengths.
-
-        :param inputs: tensors by input name
-        """
+        """Emit the layers for tensors by input name, and return the values by node, with the lengths."""
         return self._lower(inputs, None, None).lowering
 
     def tensors_of(self, graph: Lowered, node: Node) -> dict[str, Any]:

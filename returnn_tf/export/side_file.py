@@ -25,10 +25,7 @@ _PART = re.compile(r'%s|\[\s+(?P<items>(?:%s|[^\[\]{}"])*?)\s+\]' % (_STRING, _S
 
 
 def write_side_file(folder: str, exporter: Exporter, model: InferenceModel) -> None:
-    """Write the side file of an export, and the vocabularies that it names.
-
-    :param exporter: has written the model
-    """
+    """Write the side file of an export whose model is written, and the vocabularies that it names."""
     fed, found = exporter.input_tensors, exporter.output_tensors
     labels = label_facts(model, folder)
     features = feature_settings(model.net.config)

@@ -74,10 +74,7 @@ class StreamingModel(InferenceModel):
         return found
 
     def zero_states(self, batch: int) -> dict[str, NDArray[Any]]:
-        """Return the states before the first block.
-
-        :param batch: number of sequences
-        """
+        """Return the states of a number of sequences before the first block."""
         return {base: self._array(base, batch, 0) for base in self._state_names}
 
     def sample(self, seed: int = 1, *, batch: int = 3, frames: int = 13) -> dict[str, NDArray[Any]]:
@@ -96,10 +93,7 @@ class StreamingModel(InferenceModel):
         return states
 
     def _array(self, base: str, batch: int, grown: int) -> NDArray[Any]:
-        """Return zeros for a state.
-
-        :param grown: size of an axis that grows
-        """
+        """Return zeros for a state; an axis that grows has the size ``grown``."""
         info = self.input_infos[base]
         shape = [batch if kind == "B" else grown if size is None else size for kind, size in zip(info.axes, info.shape)]
         return np.zeros(shape, info.dtype)

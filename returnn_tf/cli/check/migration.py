@@ -225,10 +225,7 @@ def _templates(plan: Plan) -> dict[str, Any]:
 
 
 def _of_option(info: OptionInfo, value: Any, place: str, what: str, idle: Optional[str]) -> Iterator[MigrationNote]:
-    """Yield what the declaration of an option says of a value.
-
-    :param idle: why it has no effect beside others
-    """
+    """Yield notes from the declaration of an option on a value; ``idle`` says why others disable it."""
     reason = info.inert if info.is_ignored(value) else idle
     if reason:
         yield MigrationNote(INERT, place, what, reason, "remove it")

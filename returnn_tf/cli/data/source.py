@@ -126,10 +126,7 @@ def corpus_order(dataset: Dataset, epoch: Optional[int]) -> Optional[NDArray[Any
 def sequences(
     dataset: Dataset, epoch: Optional[int], keys: list[str], tags: Optional[Sequence[str]] = None
 ) -> Iterator[Example]:
-    """Iterate over the sequences of `corpus_order`, or over a stream to its end.
-
-    :param tags: read these sequences instead
-    """
+    """Iterate over the sequences of `corpus_order`, over a stream to its end, or over those with these tags."""
     order = None if tags else corpus_order(dataset, epoch)
     epochs = [epoch or 1] if tags or order is not None else epochs_of(dataset, epoch)
     for number in epochs:

@@ -56,10 +56,7 @@ class KeyStatistics:
         self._not_finite = 0
 
     def add(self, value: NDArray[Any]) -> None:
-        """Count a sequence.
-
-        :param value: [time, ...] or []
-        """
+        """Count a sequence, [time, ...] or []."""
         self.lengths.append(num_frames(value))
         if not value.size or value.dtype.kind not in "iufb":
             return

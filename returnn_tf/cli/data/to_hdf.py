@@ -57,9 +57,6 @@ def run(args: list[str]) -> int:
 
 
 def _progress(done: int, total: Any) -> None:
-    """Report on a terminal the number of complete parts.
-
-    :param total: None if that is unknown
-    """
+    """Report on a terminal the number of complete parts, and of all if known."""
     if sys.stderr.isatty():
         print("%d%s parts" % (done, "" if total is None else " of %d" % total), file=sys.stderr)

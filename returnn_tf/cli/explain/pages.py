@@ -32,10 +32,7 @@ def title(topic: str) -> str:
 
 
 def pointer(topic: str) -> str:
-    """Return the line at the end of an error message; empty without a topic.
-
-    :param topic: topics separated by blanks
-    """
+    """Return the line at the end of an error message, for topics separated by blanks; empty without one."""
     return "More: returnn-tf explain %s" % topic if topic else ""
 
 

@@ -152,10 +152,7 @@ def _with_values(network: dict[str, Any], paths: Sequence[str]) -> dict[str, Any
 
 
 def sequences(model: Model, count: int) -> list[SeqReport]:
-    """Run the network on sequences spread evenly over the dataset, one by one, as in evaluation.
-
-    :param count: maximum number of sequences
-    """
+    """Run the network on at most ``count`` sequences spread over the dataset, one by one, as in evaluation."""
     net = model.net
     targets = [loss.target.path for loss in net.plan.losses if loss.target is not None]
     there = net.plan.by_path()

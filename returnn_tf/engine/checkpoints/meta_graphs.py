@@ -68,10 +68,7 @@ class MetaGraphs:
                 self._of(plan, config).waiting += prefixes
 
     def add(self, plan: Plan, config: Config, prefix: str) -> None:
-        """Put the graph of a network beside a checkpoint, at once if it is built, else when it is.
-
-        :param prefix: of the checkpoint, which is written
-        """
+        """Put the graph of a network beside a checkpoint that is written, at once if the graph is built, else later."""
         if not self.wanted:
             return
         with self.lock:

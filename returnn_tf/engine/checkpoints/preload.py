@@ -141,10 +141,7 @@ def _entries_of_layers(plan: Plan, params: Iterable[str]) -> Iterator[Preload]:
 
 
 def _entry_of_layer(where: str, given: Any, scope: str) -> Preload:
-    """Return one option ``load_on_init``.
-
-    :param scope: of the layer
-    """
+    """Return the option ``load_on_init`` of the layer with a scope."""
     if callable(given):
         try:
             given = given()

@@ -163,10 +163,7 @@ class DataSource:
         raise SettingDataError("The dataset %r has no batch in epoch %i." % (self.name, epoch))
 
     def share(self, order: NDArray[Any]) -> NDArray[Any]:
-        """Return the shard of this process: every n-th sequence.
-
-        :param order: array [sequences]
-        """
+        """Return the shard of this process: every n-th of an array of sequences."""
         return order[self.world.rank :: self.world.size]
 
     def order(self, epoch: int) -> Optional[NDArray[Any]]:

@@ -41,10 +41,7 @@ class TrainingData:
         return self._train.shares
 
     def datasets(self, *, shared: bool = False) -> dict[str, Any]:
-        """Return the datasets by name.
-
-        :param shared: only those split among the processes
-        """
+        """Return the datasets by name; with ``shared``, only those split among the processes."""
         sources = [self._train, *self._evaluated.values()]
         return {source.name: source.dataset for source in sources if source.shares or not shared}
 

@@ -25,10 +25,7 @@ class Heartbeat:
         self._last_end: Optional[float] = None
 
     def step_done(self, phase: str) -> None:
-        """Report that a step or a batch is done.
-
-        :param phase: ``train epoch 3``
-        """
+        """Report that a step or a batch of a phase such as ``train epoch 3`` is done."""
         now = time.monotonic()
         if not self.long and self.phase == phase and self._last_end is not None:
             self._longest = max(self._longest, now - self._last_end)

@@ -45,10 +45,7 @@ class GradReduction:
             self.arrived = tf.Variable(-1, dtype="int64", trainable=False, name="arrived")
 
     def share(self, graph: Lowered, flags: Any) -> Lowered:
-        """Return the graph with the share of this rank in the common objective; the shares sum up to it.
-
-        :param flags: float64 [`control.SIZE`], those of this rank
-        """
+        """Return the graph with the share of this rank, by its flags, in the common objective: a sum of shares."""
         own = flags[0]
         factors = self._factors(graph, own)
         losses = {name: _times(value, factors[name]) for name, value in graph.losses.items()}

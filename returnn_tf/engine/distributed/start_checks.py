@@ -39,10 +39,7 @@ def check_same(world: World, facts: Facts) -> None:
 
 
 def different_names(world: World, facts: Mapping[str, str]) -> list[str]:
-    """Return the names whose values differ between ranks, at most a few; exchanges hashes first.
-
-    :param facts: of this rank
-    """
+    """Return the names whose values differ from other ranks, at most a few; exchanges hashes first."""
     if len(set(world.gather(digest(facts)))) == 1:
         return []
     by_rank = world.gather(dict(facts))

@@ -257,10 +257,7 @@ class StallDetector:
         self._left: set[int] = set()
 
     def expect(self, hosts: Sequence[str]) -> None:
-        """Set the ranks which will send heartbeats.
-
-        :param hosts: by rank
-        """
+        """Set the hosts, by rank, which will send heartbeats."""
         self._hosts = list(hosts)
 
     def update(self, rank: int, state: dict[str, Any]) -> None:
@@ -285,10 +282,7 @@ class StallDetector:
             self._gone[rank] = "failed: %s" % message
 
     def verdict(self, ranks: Sequence[int]) -> str:
-        """Return the rank that has failed or stalled, and how; "" if none has.
-
-        :param ranks: those with a connection
-        """
+        """Return which of the connected ranks has failed or stalled, and how; "" if none has."""
         with self._lock:
             for rank, why in self._gone.items():
                 return "%s %s%s" % (self._name(rank), why, "" if why.endswith(".") else ".")

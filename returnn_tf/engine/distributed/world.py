@@ -64,10 +64,7 @@ class World:
         return bool(flag)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, by rank, on all ranks.
-
-        :param value: JSON-serialisable; floats are transferred exactly
-        """
+        """Return the JSON-serialisable values of all ranks, by rank, on all ranks; floats are exact."""
         return [value]
 
     def gather_values(self, value: Any) -> list[Any]:
@@ -85,10 +82,7 @@ class World:
         """
 
     def broadcast(self, variables: Any) -> None:
-        """Set variables to the values of the chief.
-
-        :param variables: a list, in the same order on all ranks
-        """
+        """Set variables, in the same order on all ranks, to the values of the chief."""
 
     def leave(self) -> None:
         """Announce that this process ends cleanly, so that the others go on."""

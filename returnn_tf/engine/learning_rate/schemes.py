@@ -46,10 +46,7 @@ class Scheme:
         self.divide_by_old = settings.newbob_relative_error_div_by_old
 
     def next_rate(self, epoch: int, past: list[PastEpoch]) -> float:
-        """Return the rate of ``epoch``.
-
-        :param past: all earlier epochs with a rate, in order
-        """
+        """Return the rate of ``epoch``, given all earlier epochs with a rate, in order."""
         if not past:
             return self.initial_rate
         rate = past[-1].learning_rate

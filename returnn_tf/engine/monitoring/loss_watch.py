@@ -37,10 +37,7 @@ class LossWatch:
         self._normalized: list[str] = []
 
     def step(self, net: Network, result: StepResult) -> None:
-        """Add a step; after 80, 160, 320, ... steps, check the losses.
-
-        :param net: the network; another one than before starts a new watch
-        """
+        """Add a step; after 80, 160, 320, ... steps, check the losses. Another network starts a new watch."""
         if self._warned or not result.finite or not result.own:
             return
         if net is not self._net:
@@ -56,10 +53,7 @@ class LossWatch:
             self.look(result.learning_rate, "after %d steps" % self._steps)
 
     def look(self, rate: Optional[float], when: str) -> None:
-        """Warn if a loss is too high.
-
-        :param when: for the message
-        """
+        """Warn if a loss is too high; ``when`` begins the message."""
         if self._warned or self._net is None or self._steps < _FEWEST:
             return
         recent = list(self._recent)[-max(_FEWEST // 2, min(_WINDOW, self._steps // 2)) :]

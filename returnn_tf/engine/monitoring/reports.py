@@ -60,10 +60,7 @@ class Reports:
             self.watch.step(net, result)
 
     def trained(self, phase: str, epoch: int, rate: float, first_step: int, result: PassResult) -> None:
-        """Record that the training steps of an epoch are done.
-
-        :param first_step: global step at which the epoch started
-        """
+        """Record that the training steps of an epoch, which began at global step ``first_step``, are done."""
         facts = ["memory %s" % devices.memory_text(), *self._dynamic_rates(rate), date_text(datetime.datetime.now())]
         times = (result.seconds, result.wait_seconds, result.setup_seconds, result.frames_per_second)
         log.write(3, speed_line(phase, *times, facts))
@@ -87,10 +84,7 @@ class Reports:
         self.summaries.epoch("train", epoch, values)
 
     def evaluated(self, epoch: int, results: Mapping[str, PassResult]) -> None:
-        """Record the scores of an epoch on the evaluation datasets.
-
-        :param results: by the name of the dataset; at least one
-        """
+        """Record the scores of an epoch on the evaluation datasets, by name; at least one."""
         log.write(1, eval_line({name: (result.scores, result.errors) for name, result in results.items()}))
         errors: dict[str, Any] = {}
         for name, result in results.items():
@@ -106,10 +100,7 @@ class Reports:
             log.write(3, text)
 
     def _dynamic_rates(self, rate: float) -> list[str]:
-        """Return the range of the rates of the steps, if ``dynamic_learning_rate`` changed that of the epoch.
-
-        :param rate: of the epoch
-        """
+        """Return the range of the rates of the steps, if ``dynamic_learning_rate`` changed that of the epoch."""
         found, self._rates = self._rates, []
         if not found or all(math.isclose(each, rate, rel_tol=1e-5) for each in found):
             return []

@@ -66,10 +66,7 @@ def folder_of(model: str, step: int, rank: int = 0) -> str:
 
 
 def describe_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return name -> shape, L2 norm and number of non-finite entries.
-
-    :param params: name -> variable
-    """
+    """Return shape, L2 norm and number of non-finite entries of variables, by name."""
     result = {}
     for name, variable in params.items():
         value = np.asarray(variable.numpy())

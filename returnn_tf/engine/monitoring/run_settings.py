@@ -35,10 +35,7 @@ def path_of(model: str) -> str:
 
 
 def facts_of(config: Config, layers: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of the file, in types of JSON.
-
-    :param layers: the network dict of the last epoch
-    """
+    """Return the content of the file, in types of JSON; ``layers`` is the network of the last epoch."""
     values = {key: config.typed(key) for key in config.keys() if key not in ("network", "config")}
     settings = {key: plain(value) for key, value in values.items() if value is not None and _is_setting(key, value)}
     return {
@@ -75,10 +72,7 @@ def environment() -> dict[str, Any]:
 
 
 def write(model: str, facts: dict[str, Any]) -> None:
-    """Write the file; a warning says if that is impossible.
-
-    :param model: path prefix of the checkpoints; empty: nothing is written
-    """
+    """Write the file beside the checkpoints, if ``model`` is set; if that is impossible, warn."""
     if not model:
         return
     try:

@@ -81,10 +81,7 @@ class RunStatus:
         self._file.update(now=True, ranks=[times_of(state) for state in result.by_rank], complete=1.0)
 
     def ended(self, error: Optional[BaseException]) -> None:
-        """Record the end of the run.
-
-        :param error: why, if it is not finished
-        """
+        """Record the end of the run; the error says why it is not finished."""
         if error is None:
             self._file.ended("finished", 0)
         elif isinstance(error, Stopped):

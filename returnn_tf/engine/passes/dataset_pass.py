@@ -122,10 +122,7 @@ class DatasetPass(Generic[Result]):
         state.wait_seconds = waited + prefetcher.wait_seconds
 
     def log_step(self, step: Step, values: Callable[[], Mapping[str, Any]]) -> None:
-        """Log the line of a step, if it is shown anywhere.
-
-        :param values: returns the numbers in the line
-        """
+        """Log the line of a step with these numbers, if it is shown anywhere."""
         if log.shows(STEP_LEVEL):
             line = step_line(
                 self.phase,

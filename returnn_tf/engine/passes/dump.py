@@ -32,10 +32,7 @@ class Dump:
             yield
 
     def write(self, batch: Any, values: Mapping[str, Any]) -> None:
-        """Pass on the values of a step.
-
-        :param values: path of the layer -> what it emitted
-        """
+        """Pass on the values of a step, by path of the layer."""
         self.sinks.write(values, batch.seq_tags)
 
 

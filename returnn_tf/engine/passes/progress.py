@@ -143,10 +143,7 @@ def _check_counts(part: Any) -> None:
 
 
 def data_settings(config: Config) -> dict[str, str]:
-    """Return, as texts, the settings which determine the n-th training batch. Folders of files are ignored.
-
-    :param config: of the epoch
-    """
+    """Return, as texts, the settings of an epoch which determine the n-th training batch. Folders are ignored."""
     found = settings(config, settings_with(Effect.ORDER), folders=False)
     if SEED_OFFSET_VARIABLE in os.environ:
         found[SEED_OFFSET_VARIABLE] = os.environ[SEED_OFFSET_VARIABLE]

@@ -20,10 +20,7 @@ def gather(world: World, state: PassState) -> list[PassState]:
 
 
 def write(phase: str, world: World, by_rank: list[PassState], level: int) -> None:
-    """Log a line for each rank (on the chief), and a warning of a straggler.
-
-    :param by_rank: from `gather`
-    """
+    """Log a line for each rank of `gather` (on the chief), and a warning of a straggler."""
     if len(by_rank) < 2 or not world.is_chief:
         return
     hosts = world.hosts()

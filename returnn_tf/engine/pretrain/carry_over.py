@@ -52,10 +52,7 @@ class Transfer:
 
 
 def plan_transfer(old: Plan, new: Plan, mode_of: Callable[[str], Optional[str]]) -> Transfer:
-    """Decide on the treatment of each parameter.
-
-    :param mode_of: path of a layer -> copy mode of its parameters
-    """
+    """Decide on the treatment of each parameter; ``mode_of`` gives the copy mode for the path of a layer."""
     old_params, new_params = old.params, new.params
     transfer = Transfer(dropped=[name for name in old_params if name not in new_params])
     old_axes: dict[str, Any] = {}

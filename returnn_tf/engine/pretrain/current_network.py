@@ -49,10 +49,7 @@ class CurrentNetwork:
         self._entered = False
 
     def begin(self, entry: EpochNetwork, plan: Optional[Plan] = None) -> None:
-        """Build the first network.
-
-        :param plan: of the network, if it is planned already
-        """
+        """Build the first network, by its plan if it is planned already."""
         self._set(entry)
         self._build(entry, plan or plan_of(entry))
         self._entered = True

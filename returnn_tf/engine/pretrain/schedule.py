@@ -57,10 +57,7 @@ class EpochNetwork:
         return same_value(self.layers, other.layers)
 
     def same_settings(self, other: EpochNetwork, *, but: Any = ()) -> bool:
-        """Return whether both change the same settings to the same values.
-
-        :param but: keys to ignore
-        """
+        """Return whether both change the same settings to the same values, ignoring some keys."""
         mine, others = ({k: v for k, v in e.settings.items() if k not in but} for e in (self, other))
         return same_value(mine, others)
 

@@ -95,10 +95,7 @@ class ErrorReport:
         return self.label_errors, self.word_errors, self._tables, self._left_out
 
     def merge(self, states: Iterable[Any]) -> None:
-        """Replace the counts by the total of several processes.
-
-        :param states: of all processes, including this one
-        """
+        """Replace the counts by the total of the states of all processes, this one included."""
         self.label_errors, self.word_errors, self._tables, self._left_out = Errors(), Errors(), {}, 0
         for label_errors, word_errors, tables, left_out in states:
             self.label_errors.join(label_errors)

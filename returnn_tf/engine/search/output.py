@@ -60,10 +60,7 @@ class SearchOutput:
         self._layers = list(layers)
 
     def write(self, rows: Iterable[Found]) -> None:
-        """Write the file atomically.
-
-        :param rows: with the layers of the file, and maybe others
-        """
+        """Write the file atomically; rows may have further layers."""
         first = self._layers[0]
         text = self._format([(row.tag, self._entry(row.entries), row.scores[first]) for row in rows])
         content = text.encode("utf8")

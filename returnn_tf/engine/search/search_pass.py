@@ -76,10 +76,7 @@ class SearchPass:
                 )
 
     def _check_complete(self, phase: str, whole: Optional[NDArray[Any]]) -> None:
-        """Check that no sequence was dropped.
-
-        :param whole: corpus indices of all sequences; None: a stream, which tells only their number
-        """
+        """Check that no sequence of these corpus indices was dropped; None: of a stream of known number."""
         if whole is None:
             stats = self._source.batch_stats
             dropped = self._world.gather_values(stats.num_too_long + stats.num_too_short + stats.num_dropped)

@@ -66,10 +66,7 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
 
 
 def share_of_cores(local_size: int, environ: Optional[Mapping[str, str]] = None) -> int:
-    """Return the number of threads for each of the processes of a host.
-
-    :param local_size: number of these processes
-    """
+    """Return the number of threads for each of the ``local_size`` processes of a host."""
     environ = os.environ if environ is None else environ
     if environ.get("SLURM_CPUS_PER_TASK", "").isdigit():
         return max(int(environ["SLURM_CPUS_PER_TASK"]), 1)

@@ -29,10 +29,7 @@ def report_speed(config: Config) -> None:
 
 
 def speed_note(dtype: str, ratio: float) -> str:
-    """Return the line for the log.
-
-    :param ratio: see `relative_time`
-    """
+    """Return the line for the log, given the ratio of `relative_time`."""
     text = "mixed_precision: a product in %s takes %.2f times the CPU time of float32 on this machine" % (dtype, ratio)
     return text if ratio < 0.95 else text + "; without the setting, a step takes no longer"
 

@@ -55,10 +55,7 @@ class Packer:
         return tf.stack([tf.cast(value, "float64") for value in named.values()])
 
     def unpack(self, vector: Any, sinks: Mapping[str, Any] = MappingProxyType({})) -> StepResult:
-        """Return the result for the values of the vector.
-
-        :param vector: numpy float64 [n]
-        """
+        """Return the result for the values of the vector, float64 [n]."""
         fields: dict[str, Any] = {**{kind: {} for kind in _KINDS}, "sinks": dict(sinks)}
         for (kind, name), value in zip(self._layout, vector.tolist()):
             if kind:

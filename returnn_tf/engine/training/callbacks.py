@@ -290,10 +290,7 @@ def _parameters(signature: inspect.Signature) -> str:
 
 
 def score_names(datasets: Iterable[str], planned: Planned) -> Optional[set[str]]:
-    """Return the names that scores and errors of a training may have; None if not all networks are known.
-
-    :param datasets: their names, "train" included
-    """
+    """Return the names of scores and errors on datasets, "train" included; None if not all networks are known."""
     if len(planned) >= MAX_PLANNED:
         return None
     names: set[str] = set()

@@ -178,10 +178,7 @@ class Engine:
         return results
 
     def _return_to_best(self, epoch: int) -> None:
-        """Load the best model so far, if ``use_last_best_model`` says so.
-
-        :param epoch: the one to be trained
-        """
+        """Load the best model so far before an epoch is trained, if ``use_last_best_model`` says so."""
         run = self.run
         best = best_epoch(run.config, run.learning_rates, run.schedule, epoch)
         if best is None:

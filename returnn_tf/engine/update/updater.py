@@ -171,10 +171,7 @@ class Updater:
         return MetaGradients({name: gradients.dense(grad) for name, grad in grads.items()}, values, counts)
 
     def apply_meta(self, grads: Mapping[str, Any], learning_rate: Any) -> None:
-        """Emit the second update of a step, by the same optimizers, without clipping or accumulation.
-
-        :param grads: of `meta_gradients`, of all processes
-        """
+        """Emit the second update of a step by the gradients of `meta_gradients`, without clipping or accumulation."""
         for group in self._groups:
             pairs = [(name, grads[name], self._variables[name]) for name in group.names if name in grads]
             if pairs:

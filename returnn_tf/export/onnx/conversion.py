@@ -66,10 +66,7 @@ def _right_optimizers(pkg: Packages) -> Iterator[None]:
 
 
 def _refused(plan: Plan, errors: Sequence[tuple[str, str]]) -> ConfigError:
-    """Return the error for ops that were not converted.
-
-    :param errors: (name of the op or "", text)
-    """
+    """Return the error for ops that were not converted: pairs of the name, or "", and the reason."""
     name, text = errors[0]
     kind = re.match(r"Tensorflow op \[(?:.*): (\w+)\] is not supported", text)
     what = "it has no form for the op %s" % kind[1] if kind else text.splitlines()[0].rstrip(".")
@@ -113,10 +110,7 @@ def invalid(plan: Plan, exc: Exception) -> ConfigError:
 
 
 def remove_unused_inputs(model: Any) -> None:
-    """Remove the inputs that nothing reads.
-
-    :param model: an ``onnx.ModelProto``; changed in place
-    """
+    """Remove the inputs of an ``onnx.ModelProto`` that nothing reads, in place."""
     read = {name for graph in graphs_of(model.graph) for node in graph.node for name in node.input}
     read.update(output.name for output in model.graph.output)
     kept = [entry for entry in model.graph.input if entry.name in read]
@@ -138,10 +132,7 @@ def name_axes(model: Any, names: Mapping[str, Sequence[str]]) -> None:
 
 
 def write_model(model: Any, path: str) -> None:
-    """Write a model to a file.
-
-    :param model: an ``onnx.ModelProto``
-    """
+    """Write an ``onnx.ModelProto`` to a file."""
     model.producer_name, model.producer_version = "returnn_tf", __version__
     with open(path, "wb") as file:
         file.write(model.SerializeToString(deterministic=True))

@@ -50,18 +50,12 @@ class BaseValues:
         return next(n for n in [name, *("%s_%d" % (name, i) for i in range(1, len(taken) + 1))] if n not in taken)
 
     def size_name(self, steps: Dim) -> Optional[str]:
-        """Return the name of the lengths of the axis that a loop runs over; None if no value has it.
-
-        :param steps: the axis of the steps
-        """
+        """Return the name of the lengths of the axis of the steps of a loop; None if no value has it."""
         found = [name for dim, name in self._sizes.items() if dim is steps or dim.as_kind(DimKind.LOOP) is steps]
         return found[0] if found else None
 
     def make(self, values: StepValues, outer: Lowering) -> None:
-        """Make the values in the run of the encoder.
-
-        :param outer: has the values
-        """
+        """Make the values in the run of the encoder, from a lowering that has them."""
         for dim, name in self._sizes.items():
             if dim in outer.lens_over:
                 raise ExportError(

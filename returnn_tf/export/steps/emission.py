@@ -267,10 +267,7 @@ class StepEmission:
         return {ENDED: ended, LENS: lens}
 
     def goes_on(self, values: dict[str, Any]) -> Any:
-        """Return whether a step is to follow, bool scalar.
-
-        :param values: new values of variables by name
-        """
+        """Return whether a step is to follow, bool scalar, given new values of variables by name."""
         more: Any = tf.constant(True)
         if self._has_limit:
             if self._fixed_limit is not None:

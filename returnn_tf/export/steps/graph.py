@@ -130,10 +130,7 @@ class _Assembly:
         return tf.group(*assigned, name=UPDATE_OP)
 
     def _decode(self, order: list[Node]) -> dict[Node, Any]:
-        """Return the op of each choice that computes its scores; the last one also computes the next states.
-
-        :param order: of the choices with scores
-        """
+        """Return the op that computes the scores of each of these choices; the last one also makes the next states."""
         with tf.name_scope("rec_step_by_step/"):
             scores, values = self._emission.emit_step()
             if self._counter == GRAPH:

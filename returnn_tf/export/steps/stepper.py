@@ -105,10 +105,7 @@ class GraphSession:
         return list(self._meta.collection_def[name].node_list.value) if name in self._meta.collection_def else []
 
     def run(self, ops: Sequence[str], feed: Mapping[str, Any]) -> None:
-        """Run ops by name.
-
-        :param feed: tensor name -> array
-        """
+        """Run ops by name; feeds are arrays by tensor name."""
         self._session.run([[], list(ops)], dict(feed))
 
     def read(self, variables: Sequence[str]) -> list[NDArray[Any]]:
@@ -250,10 +247,7 @@ class Stepper:
         self.session.write({self._labels[self.choices.index(choice)]: labels})
 
     def states(self, index: int) -> States:
-        """Return the current states.
-
-        :param index: of the next step
-        """
+        """Return the current states, before the step of an index."""
         names = [*self._states, *self._globals]
         states = dict(zip(names, self.session.read(names)))
         states["i"] = np.asarray(index, np.int32)

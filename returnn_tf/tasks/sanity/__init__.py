@@ -72,10 +72,7 @@ def _check_other(config: Config, net: Network, train: Samples, name: str) -> lis
 
 
 def _check(config: Config, net: Network, samples: Samples, others: list[Finding]) -> list[Finding]:
-    """Check the training data, then the network.
-
-    :param others: the findings on other datasets
-    """
+    """Check the training data, then the network; findings on other datasets come in between."""
     with_blank, targets = _losses_with_blank(net)
     findings = [*check_data(samples, targets), *others]
     if any(each.result == FAILED for each in findings):

@@ -79,10 +79,7 @@ def _batch_size(feed: Mapping[str, Any], used: Mapping[str, Data]) -> int:
 
 
 def alone(feed: Mapping[str, Any], used: Mapping[str, Data], row: int) -> dict[str, Any]:
-    """Return a batch of one sequence, without padding.
-
-    :param used: the data keys as they are declared
-    """
+    """Return the batch of one row, without padding, of data keys as they are declared."""
     result = dict(feed)
     for key, data in used.items():
         if key not in feed or data.batch_axis is None:
@@ -98,10 +95,7 @@ def alone(feed: Mapping[str, Any], used: Mapping[str, Data], row: int) -> dict[s
 
 
 def padded(feed: Mapping[str, Any], used: Mapping[str, Data]) -> dict[str, Any]:
-    """Return a batch with further frames, and other values in the padding.
-
-    :param used: the data keys as they are declared
-    """
+    """Return a batch with further frames, and other values in the padding, of data keys as they are declared."""
     result = dict(feed)
     rng = np.random.default_rng(1)
     for key, data in used.items():

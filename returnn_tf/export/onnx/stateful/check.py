@@ -56,10 +56,7 @@ class OnnxSteps:
     def next(
         self, tokens: NDArray[Any], states: Mapping[str, NDArray[Any]], encoder: Mapping[str, NDArray[Any]]
     ) -> Arrays:
-        """Return the states after a label of each hypothesis.
-
-        :param tokens: int32 [batch]
-        """
+        """Return the states after a label of each hypothesis, int32 [batch]."""
         feed = {**_inputs(self._updater, states), **encoder, TOKEN: np.asarray(tokens, "int32")}
         return _states(self._updater, self._updater.run(feed))
 

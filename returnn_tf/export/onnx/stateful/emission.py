@@ -115,10 +115,7 @@ class StepFunctions:
     # --- the functions ---
 
     def encode(self, graph: Lowering) -> tuple[Any, Any]:
-        """Return ``encoder-states`` and their lengths.
-
-        :param graph: has the values of the layers of `packing`
-        """
+        """Return ``encoder-states`` and their lengths, from the values of the layers of `packing`."""
         return self.packing.pack(graph)
 
     def initial(self, packed: Optional[Any], lens: Optional[Any]) -> dict[str, Any]:
@@ -184,10 +181,7 @@ class StepFunctions:
         return {**result, **more}
 
     def scores(self, states: Mapping[str, Any]) -> Any:
-        """Return the log probabilities of the labels, [batch, labels].
-
-        :param states: of `initial` or `after`
-        """
+        """Return the log probabilities of the labels [batch, labels], given states of `initial` or `after`."""
         if not self._last:
             return states[SCORES]
         values = {node: states[self._hidden_name(node)] for node in self._hidden}

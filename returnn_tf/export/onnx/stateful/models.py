@@ -99,10 +99,7 @@ class StatefulModels:
     def _write(
         self, folder: str, file: str, function: Callable[..., Any], specs: list[Any], metadata: Mapping[str, str]
     ) -> None:
-        """Write a file.
-
-        :param metadata: tensor -> state
-        """
+        """Write a file with a function as model, and the states of tensors as metadata."""
 
         def emit(*given: Any) -> Any:
             with portable_ops(lstm=CUDNN_LSTM):
@@ -126,10 +123,7 @@ class StatefulModels:
         return dict(zip((ENCODER_STATES, ENCODER_SIZES), self._functions.encode(graph)))
 
     def initializer(self, *given: Any) -> dict[str, Any]:
-        """Return the states of the first step.
-
-        :param given: what the encoder returned
-        """
+        """Return the states of the first step, given the results of the encoder."""
         states = self._functions.initial(*self._encoder_inputs(given))
         return {name: states[name] for name in self.states}
 
@@ -147,10 +141,7 @@ class StatefulModels:
         return {name: after[name] for name in names}
 
     def scorer(self, *given: Any) -> dict[str, Any]:
-        """Return the scores of all labels.
-
-        :param given: the states
-        """
+        """Return the scores of all labels, given the states."""
         scores = self._functions.scores(dict(zip(self.states, given)))
         return {SCORES: -scores if self._costs else scores}
 

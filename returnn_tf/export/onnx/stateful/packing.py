@@ -59,10 +59,7 @@ class Packing:
         return width
 
     def pack(self, graph: Lowering) -> tuple[Any, Any]:
-        """Return the values [batch, time, features] and their lengths int32 [batch].
-
-        :param graph: has the values
-        """
+        """Return the values of a graph [batch, time, features] and their lengths int32 [batch]."""
         batch = graph.batch_size
         frames = 1 if self.time is None else graph.get_size(self.time)
         lens = tf.ones([batch], tf.int32) if self.time is None else tf.broadcast_to(graph.get_lens(self.time), [batch])
