@@ -72,6 +72,8 @@ def run(*args):
 
 code, text = run("--help")
 assert code == 0 and "export" in text and "tool " not in text, text
+code, text = run("tool", "hdf-dump", "my.config")
+assert code == 2 and "no command and no config file 'tool'. What is for RETURNN needs" in " ".join(text.split()), text
 code, text = run("my.config")
 assert code == 0 and "dev: score" in text, text
 code, text = run("my.config", "++task", "search", "++load", "net/network.001")

@@ -12,6 +12,7 @@ from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError, ConfigError, DataError
+from returnn_tf.config.registry import missing_rooms
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.distributed import world
@@ -42,10 +43,12 @@ def run(args: list[str]) -> int:
     :raises ConfigError: a mistake in the arguments or the config
     """
     word = args[0] if args else ""
-    if word.isidentifier() and not os.path.exists(word) and word in TASKS.names():
-        raise CommandError(
-            "there is no command and no config file %r. To run this task: returnn-tf my.config ++task %s" % (word, word)
-        )
+    if word.isidentifier() and not os.path.exists(word):
+        fault = "there is no command and no config file %r." % word
+        if word in TASKS.names():
+            raise CommandError("%s To run this task: returnn-tf my.config ++task %s" % (fault, word))
+        if missing_rooms():
+            raise CommandError(" ".join([fault, *missing_rooms()]))
     with StopRequest(signals=_EARLY, idle="exiting before the task has begun") as stop:
         return _run(args, stop)
 
