@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -13,11 +13,6 @@ from returnn_tf.config.errors import RasrDataError, RasrError, did_you_mean
 from returnn_tf.config.options import from_options, option
 from returnn_tf.datasets.core import safe_files
 from returnn_tf.rasr.datasets.entries import STATE_FACTOR, Alignment
-
-
-def allophone_name(phone: str, left: str = "#", right: str = "#", *, begin: bool = False, end: bool = False) -> str:
-    """Return ``phone{left+right}`` with ``@i`` at the begin of a word and ``@f`` at its end; "#" is no context."""
-    return "%s{%s+%s}%s%s" % (phone, left, right, "@i" * begin, "@f" * end)
 
 
 def read_allophones(path: str) -> list[str]:
@@ -41,20 +36,6 @@ def read_state_tying(path: str) -> dict[str, int]:
     if not table:
         raise RasrDataError("state tying %r is empty" % path)
     return table
-
-
-def dense_tying_class(
-    phones: Sequence[int], *, num_phones: int, num_states: int, state: int, begin: bool = False, end: bool = False
-) -> int:
-    """Return the class of a state by RASR's tying "no-tying-dense".
-
-    :param phones: numbers from 1 (0: none) of the phone and its contexts: -1, +1, -2, +2, ...
-    :param num_phones: number of phones, without "none"
-    """
-    index = 0
-    for phone in phones:
-        index = index * (num_phones + 1) + phone
-    return (index * num_states + state) * 4 + begin + 2 * end
 
 
 @dataclasses.dataclass
@@ -91,7 +72,7 @@ class AllophoneLabeling:
             self.num_labels = len(lines)
         else:
             raise RasrError("%s: allophone_labeling needs state_tying_file or phoneme_file." % owner)
-        silence = allophone_name(opts.silence_phone, begin=True, end=True)
+        silence = "%s{#+#}@i@f" % opts.silence_phone  # no context, the begin and end of a word
         if silence not in self.allophones:
             raise RasrDataError(
                 "%s: the allophones of %r lack %r of the option silence_phone. %s"

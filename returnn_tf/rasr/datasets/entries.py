@@ -1,4 +1,4 @@
-"""The content of entries in archives of RASR: feature vectors and alignments, as arrays and back."""
+"""The content of entries in archives of RASR: feature vectors and alignments, as arrays."""
 
 from __future__ import annotations
 
@@ -132,15 +132,6 @@ def _feature_block(reader: _Reader, count: int) -> NDArray[Any]:
     return block
 
 
-def encode_features(features: Features) -> bytes:
-    """Return the content of an entry with these vectors."""
-    count, dim = features.vectors.shape
-    frame = np.dtype([("dim", "<u4"), ("vector", "<f4", (dim,)), ("times", "<f8", (2,))])
-    block = np.zeros(count, frame)
-    block["dim"], block["vector"], block["times"] = dim, features.vectors, features.times
-    return struct.pack("<I", len(FEATURES)) + FEATURES + struct.pack("<I", count) + block.tobytes()
-
-
 def decode_alignment(content: bytes, place: str) -> Alignment:
     """Return the alignment of an entry; an empty entry is one without frames.
 
@@ -216,14 +207,3 @@ def _names(reader: _Reader) -> dict[int, str]:
         label = reader.packed()
         names[label] = reader.string().decode("utf8", "replace")
     return names
-
-
-def encode_alignment(labels: NDArray[Any]) -> bytes:
-    """Return the content of an entry with one label per frame."""
-    parts = [struct.pack("<I", len(ALIGNMENT)), ALIGNMENT, struct.pack("<I", 1), _RUNS, struct.pack("<I", len(labels))]
-    labels = np.asarray(labels, np.int64)
-    starts = [0, *(np.flatnonzero(np.diff(labels)) + 1)] if len(labels) else []
-    for start, end in zip(starts, [*starts[1:], len(labels)]):
-        for first in range(start, end, 128):
-            parts.append(struct.pack("<bI", -min(end - first, 128), labels[start]))
-    return b"".join(parts)

@@ -14,8 +14,8 @@ import pytest
 
 from returnn_tf.cli.main import main
 from returnn_tf.datasets import Dataset
-from returnn_tf.rasr.datasets.archive import ArchiveWriter
-from returnn_tf.rasr.datasets.entries import Features, encode_features
+from returnn_tf.rasr.datasets.entries import Features
+from tests.rasr.archives import ArchiveWriter, encode_features
 
 soundfile = pytest.importorskip("soundfile")
 needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
