@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.compat.views.axes_view import AxesView
+from returnn_tf.compat.views import size_tags
+from returnn_tf.compat.views.changed_data import changed_data
+from returnn_tf.compat.views.size_tags import LengthsOf, dim_of_lengths, lengths_with_dim
+from returnn_tf.config.errors import CodeError, ConfigError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.ops.frames.shape import moved_axis_perm, to_layout, transpose
-from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor import Beam, Data, Dim, DimKind, resolve_axes, resolve_axis
 from returnn_tf.util.lazy_tf import tf
 
 
-class DataView(AxesView):
-    """A tensor with its template and lengths.
+class DataView:
+    """A tensor with its template, whose attributes user code reads and sets, and its lengths.
+
+    Indices of axes count batch unless the name says otherwise.
 
     :param tensor: value in the layout of the template, or None
     :param ctx: of the layer that the code is part of; None while the network is planned
@@ -22,8 +28,320 @@ class DataView(AxesView):
         if ctx is not None and data.time_axis is None and len(data.loop_axes) == 1:
             # In a layer of a loop that is computed for all steps at once, these are the frames.
             data = data.replace(time_axis=data.loop_axes[0])
-        super().__init__(data, ctx, name)
+        self._data = data
         self._tensor = tensor
+        self._ctx = ctx
+        self._changes: dict[str, Any] = {}
+        #: Lengths of the user's own, by dim.
+        self.own_lengths: dict[Dim, Any] = {}
+        self.name = name
+
+    # --- template ---
+
+    @property
+    def template(self) -> Data:
+        """Return the template, with all changes.
+
+        :raises ConfigError: they contradict each other
+        """
+        if self._changes:
+            try:
+                self._data = changed_data(self._data, self._changes, self.name)
+            except ConfigError as exc:
+                raise CodeError("%r: %s" % (self.name, exc)) from None
+            self._changes = {}
+        return self._data
+
+    def change(self, **changes: Any) -> None:
+        """Set attributes; they take effect together, when the template is next asked for as a whole."""
+        self._changes.update(changes)
+
+    def error(self, message: str) -> ConfigError:
+        """Return an error that names the template."""
+        return CodeError("%r %s %s" % (self.name, self.template, message))
+
+    # --- attributes ---
+
+    @property
+    def dtype(self) -> str:
+        """Return the numpy name of the dtype."""
+        return self.template.dtype
+
+    @dtype.setter
+    def dtype(self, value: Any) -> None:
+        self.change(dtype=value)
+
+    @property
+    def dim(self) -> Optional[int]:
+        """Return the number of features, or of labels if sparse."""
+        if "dim" not in self._changes:
+            return self.template.dim
+        value: Optional[int] = self._changes["dim"]
+        return value
+
+    @dim.setter
+    def dim(self, value: Optional[int]) -> None:
+        self.change(dim=value)
+
+    @property
+    def sparse(self) -> bool:
+        """Return whether the entries are label indices."""
+        return bool(self._changes.get("sparse", self._data.sparse))
+
+    @sparse.setter
+    def sparse(self, value: bool) -> None:
+        self.change(sparse=value)
+
+    @property
+    def shape(self) -> tuple[Optional[int], ...]:
+        """Return the size of each axis but batch, None where dynamic."""
+        if "shape" in self._changes:
+            return tuple(self._changes["shape"])
+        return tuple(dim.size for dim in self.template.dims if not dim.is_batch)
+
+    @shape.setter
+    def shape(self, value: Any) -> None:
+        self.change(shape=value)
+
+    @property
+    def batch_dim_axis(self) -> Optional[int]:
+        """Return the index of the batch axis."""
+        axis: Optional[int] = self._changes.get("batch_dim_axis", self._data.batch_axis)
+        return axis
+
+    @batch_dim_axis.setter
+    def batch_dim_axis(self, value: Optional[int]) -> None:
+        self.change(batch_dim_axis=value)
+
+    @property
+    def time_dim_axis(self) -> Optional[int]:
+        """Return the index of the time axis."""
+        if "time_dim_axis" not in self._changes:
+            return self.template.time_axis
+        value: Optional[int] = self._changes["time_dim_axis"]
+        return value
+
+    @time_dim_axis.setter
+    def time_dim_axis(self, value: Optional[int]) -> None:
+        self.change(time_dim_axis=value)
+
+    @property
+    def feature_dim_axis(self) -> Optional[int]:
+        """Return the index of the feature axis."""
+        if "feature_dim_axis" not in self._changes:
+            return self.template.feature_axis
+        value: Optional[int] = self._changes["feature_dim_axis"]
+        return value
+
+    @feature_dim_axis.setter
+    def feature_dim_axis(self, value: Optional[int]) -> None:
+        self.change(feature_dim_axis=value)
+
+    @property
+    def beam(self) -> Optional[Beam]:
+        """Return the hypotheses of a search in the batch axis, or None."""
+        return self.template.beam
+
+    @beam.setter
+    def beam(self, value: Optional[Beam]) -> None:
+        self._data = self.template.replace(beam=value)
+
+    @property
+    def vocab(self) -> Any:
+        """Return the label names, or None."""
+        return self.template.vocab
+
+    @vocab.setter
+    def vocab(self, value: Any) -> None:
+        self._data = self.template.replace(vocab=value)
+
+    @property
+    def sparse_dim(self) -> Optional[Dim]:
+        """Return the dim of the labels, or None."""
+        return self.template.sparse_dim
+
+    # --- derived ---
+
+    @property
+    def dim_tags(self) -> tuple[Dim, ...]:
+        """Return the dims in order."""
+        return self.template.dims
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """Return the dims in order."""
+        return self.template.dims
+
+    @property
+    def batch_shape(self) -> tuple[Optional[int], ...]:
+        """Return the size of each axis, None where dynamic."""
+        return self.template.static_shape
+
+    @property
+    def batch_shape_dense(self) -> tuple[Optional[int], ...]:
+        """Return `batch_shape`, with the number of labels at the end if sparse."""
+        return self.batch_shape + ((self.dim,) if self.sparse else ())
+
+    @property
+    def batch_ndim(self) -> int:
+        """Return the number of axes, batch included."""
+        return self.template.rank
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of axes without batch."""
+        return len(self.shape)
+
+    @property
+    def is_batch_major(self) -> bool:
+        """Return whether batch is the first axis."""
+        return self.batch_dim_axis == 0
+
+    @property
+    def is_time_major(self) -> bool:
+        """Return whether time is the first axis."""
+        return self.time_dim_axis == 0
+
+    @property
+    def is_batch_feature_major(self) -> bool:
+        """Return whether batch is the first and feature the second axis."""
+        return self.batch_dim_axis == 0 and self.feature_dim_axis == 1
+
+    # --- axes ---
+
+    def have_batch_axis(self) -> bool:
+        """Return whether there is a batch axis."""
+        return self.batch_dim_axis is not None
+
+    def have_time_axis(self) -> bool:
+        """Return whether there is a time axis."""
+        return self.time_dim_axis is not None
+
+    def have_feature_axis(self) -> bool:
+        """Return whether there is a feature axis."""
+        return self.feature_dim_axis is not None
+
+    def have_dim_tag(self, tag: Dim) -> bool:
+        """Return whether one of the axes has this dim."""
+        return tag in self.template.dims
+
+    def is_time_axis_dynamic(self) -> bool:
+        """Return whether the lengths of the time axis differ between sequences."""
+        return self.template.time_axis in self.template.dynamic_axes
+
+    def is_axis_dynamic(self, axis: int) -> bool:
+        """Return whether the lengths of an axis differ between sequences."""
+        return axis % self.batch_ndim in self.template.dynamic_axes
+
+    def has_dynamic_size(self, axis: int) -> bool:
+        """Return whether the lengths of an axis differ between sequences."""
+        return self.is_axis_dynamic(axis)
+
+    # --- indices
+
+    @property
+    def time_dim_axis_excluding_batch(self) -> Optional[int]:
+        """Return the index of the time axis, not counting batch."""
+        axis = self.time_dim_axis
+        return None if axis is None else self.get_batch_axis_excluding_batch(axis)
+
+    def get_batch_axis_excluding_batch(self, axis: int) -> Optional[int]:
+        """Return the index of an axis when batch is not counted; None for batch itself."""
+        batch, axis = self.batch_dim_axis, axis % self.batch_ndim
+        if batch is None or axis < batch:
+            return axis
+        return None if axis == batch else axis - 1
+
+    def get_batch_axis(self, axis: int) -> int:
+        """Return the index of an axis when batch is counted."""
+        batch, axis = self.batch_dim_axis, axis % self.ndim
+        return axis if batch is None or axis < batch else axis + 1
+
+    def get_axes(self, exclude_time: bool = False, exclude_batch: bool = False) -> list[int]:
+        """Return the indices of all axes."""
+        gone = {self.time_dim_axis if exclude_time else None, self.batch_dim_axis if exclude_batch else None}
+        return [axis for axis in range(self.batch_ndim) if axis not in gone]
+
+    def get_dynamic_axes(self) -> list[int]:
+        """Return the indices of the axes whose lengths differ between sequences."""
+        return self.template.dynamic_axes
+
+    def get_static_axes(self) -> list[int]:
+        """Return the indices of the axes of static size."""
+        return [axis for axis, dim in enumerate(self.template.dims) if dim.size is not None]
+
+    def get_spatial_batch_axes(self) -> list[int]:
+        """Return the indices of all axes but batch and feature."""
+        return [a for a in range(self.batch_ndim) if a not in (self.batch_dim_axis, self.feature_dim_axis)]
+
+    def get_spatial_axes(self) -> list[int]:
+        """Return the indices of all axes but batch and feature, not counting batch."""
+        return [int(self.get_batch_axis_excluding_batch(axis) or 0) for axis in self.get_spatial_batch_axes()]
+
+    def get_axis_from_description(self, axis: Any, allow_int: bool = True) -> int:
+        """Return the index of the one axis that a name such as ``"T"`` or a dim denotes."""
+        return resolve_axis(self.template, axis, behavior_version=0 if allow_int else 10**6)
+
+    def get_axes_from_description(self, axes: Any, allow_int: bool = True) -> list[int]:
+        """Return the indices of all axes that a name such as ``"static"`` denotes."""
+        return resolve_axes(self.template, axes, behavior_version=0 if allow_int else 10**6)
+
+    def get_dim_tag(self, axis: int) -> Dim:
+        """Return the dim of an axis."""
+        return self.template.dims[axis]
+
+    def get_dim_tag_from_description(self, axis: Any) -> Dim:
+        """Return the dim of the one axis that a name denotes."""
+        return self.template.dims[self.get_axis_from_description(axis)]
+
+    def get_time_dim_tag(self) -> Dim:
+        """Return the dim of the time axis."""
+        dim = self.template.time_dim
+        if dim is None:
+            raise self.error("has no time axis.")
+        return dim
+
+    # --- lengths ---
+
+    def _lengths(self, dim: Dim) -> Any:
+        if dim in self.own_lengths:
+            return self.own_lengths[dim]
+        return LengthsOf(dim) if self._ctx is None else lengths_with_dim(self._ctx.lens(dim), dim)
+
+    def get_dynamic_size(self, axis: int) -> Any:
+        """Return the lengths of an axis, int32 [batch]."""
+        return self._lengths(self.template.dims[axis])
+
+    @property
+    def size_placeholder(self) -> Any:
+        """Return the lengths by axis, not counting batch. Entries can be set."""
+        sizes = {self.get_batch_axis_excluding_batch(a): self.get_dynamic_size(a) for a in self.template.dynamic_axes}
+        return Sizes(self, sizes)
+
+    @size_placeholder.setter
+    def size_placeholder(self, sizes: Optional[Mapping[int, Any]]) -> None:
+        for axis, lengths in (sizes or {}).items():
+            self.set_lengths(axis, lengths)
+
+    def set_lengths(self, axis: int, lengths: Any) -> None:
+        """Set the lengths of an axis.
+
+        :param axis: not counting batch
+        :param lengths: int32 [batch]; if they are those of a dim, the axis has this dim from now on
+        """
+        data = self.template
+        if not 0 <= axis < self.ndim:
+            raise self.error("has no axis %r (not counting batch) whose lengths could be set." % (axis,))
+        index = self.get_batch_axis(axis)
+        dim, tag = dim_of_lengths(lengths), size_tags.tag_of(lengths)
+        if dim is not None:
+            self._data = data.with_dim(index, dim) if data.dims[index].size is None else data
+        elif tag is not None and data.dims[index].size is None:
+            self._data, own = data.with_dim(index, tag), tf.cast(lengths, tf.int32)
+            size_tags.set_tag(own, tag)
+            self.own_lengths[tag] = own
+        elif data.dims[index].size is None:
+            self.own_lengths[data.dims[index]] = tf.cast(lengths, tf.int32)
 
     # --- tensors ---
 
@@ -101,10 +419,6 @@ class DataView(AxesView):
     def get_placeholder_as_time_major(self) -> Any:
         """Return the tensor with the time axis first."""
         return self.copy_as_time_major().tensor()
-
-    def get_placeholder_with_specific_batch_dim_axis(self, batch_dim_axis: int) -> Any:
-        """Return the tensor with the batch axis at this index."""
-        return self._moved(self.template.batch_axis, batch_dim_axis).tensor()
 
     def get_placeholder_flattened(self, keepdims: bool = False) -> Any:
         """Return the valid frames as a tensor [valid frames, features...]."""
@@ -276,3 +590,19 @@ class DataView(AxesView):
 
     def __repr__(self) -> str:
         return "<Data %r %s>" % (self.name, self.template)
+
+
+class Sizes(dict[Any, Any]):
+    """Lengths by axis; setting one changes the template they belong to."""
+
+    def __init__(self, view: DataView, sizes: Mapping[Any, Any]) -> None:
+        super().__init__(sizes)
+        self._view = view
+
+    def __setitem__(self, axis: int, lengths: Any) -> None:
+        super().__setitem__(axis, lengths)
+        self._view.set_lengths(axis, lengths)
+
+    def copy(self) -> dict[Any, Any]:
+        """Return the lengths as a plain dict."""
+        return dict(self)

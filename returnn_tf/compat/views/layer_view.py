@@ -15,7 +15,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import HIDDEN_STATE, hidden_state_of, recurrent_node
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
-from returnn_tf.ops.activations import clipped_log, get_activation
+from returnn_tf.ops.activations import get_activation
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -129,10 +129,6 @@ class LayerView(PlannedLayerView):
         scores = self._ctx.lowering.beam_scores
         return None if beam is None or beam.of not in scores else SearchChoices(scores[beam.of])
 
-    def get_search_choices(self) -> Optional[SearchChoices]:
-        """Return `search_choices`."""
-        return self.search_choices
-
     def get_batch_dim(self) -> Any:
         """Return the number of sequences, times the hypotheses in a loop that searches."""
         return self._ctx.lowering.batch_size
@@ -192,11 +188,3 @@ class OutputWithActivation:
     def is_softmax_act_func(self) -> bool:
         """Return whether the activation is a softmax."""
         return self.act_func == "softmax" or self.act_func is tf.nn.softmax
-
-    def get_logits(self) -> Any:
-        """Return values whose softmax is the output."""
-        return self.x if self.is_softmax_act_func() else clipped_log(self.y)
-
-    def get_log_output(self) -> Any:
-        """Return the log of the output."""
-        return tf.nn.log_softmax(self.x) if self.is_softmax_act_func() else clipped_log(self.y)

@@ -140,10 +140,6 @@ class NetworkView:
         found = None if parent is None else parent._find(self._path)
         return None if found is None else self._view(found)
 
-    def get_root_network(self) -> NetworkView:
-        """Return the network of the whole config."""
-        return self if not self._path else NetworkView(self._ctx, "", self._view)
-
     # --- steps of a loop ---
 
     def is_inside_rec_layer(self, inside_loop: bool = True) -> bool:
@@ -219,27 +215,12 @@ class StepInfo:
         ended = self._ctx.ended
         return tf.zeros([self._ctx.lowering.batch_size], tf.bool) if ended is None else ended
 
-    #: At the time a layer runs, the flags of this step are not known unless it is computed after "end".
-    get_end_flag = get_prev_end_flag
-
 
 class ExternDataView:
     """``network.extern_data`` in user code."""
 
     def __init__(self, ctx: EmitContext) -> None:
         self.data = _Keys(ctx)
-
-    def get_default_input_data(self) -> DataView:
-        """Return the data of the key "data"."""
-        return self.data["data"]
-
-    def get_default_target_data(self) -> DataView:
-        """Return the data of the key "classes"."""
-        return self.data["classes"]
-
-    def has_data(self, name: str) -> bool:
-        """Return whether the network is fed with this key."""
-        return name in self.data
 
     def get_data(self, name: str) -> DataView:
         """Return the data of one key."""
