@@ -85,11 +85,6 @@ class NumbersDict(Mapping[str, Any]):
         """Return the keys."""
         return self.dict.keys()
 
-    @property
-    def keys_set(self) -> set[str]:
-        """Return the keys."""
-        return set(self.dict)
-
     def values(self) -> ValuesView[Any]:
         """Return the numbers of the keys."""
         return self.dict.values()
@@ -109,10 +104,6 @@ class NumbersDict(Mapping[str, Any]):
     def max_value(self) -> Any:
         """Return the largest number."""
         return max(self._all())
-
-    def min_value(self) -> Any:
-        """Return the smallest number."""
-        return min(self._all())
 
     def _all(self) -> list[Any]:
         return [*self.dict.values(), *([] if self.value is None else [self.value])]

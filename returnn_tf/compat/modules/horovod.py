@@ -6,10 +6,9 @@ from typing import Optional
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.config import Config
-from returnn_tf.config.settings.horovod import GRAD, PARAM, SEED, SHARD, HorovodSettings
+from returnn_tf.config.settings.horovod import HorovodSettings
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine.distributed import world
-from returnn_tf.engine.distributed.param_sync import sync_interval
 
 register_compat(__name__, "returnn.tf.horovod", "TFHorovod")
 
@@ -17,12 +16,10 @@ register_compat(__name__, "returnn.tf.horovod", "TFHorovod")
 class HorovodContext:
     """The rank of this process; a process that loads data has the rank of the process that it loads for.
 
-    :param config: the settings of Horovod
     :param place: rank, size, local rank, local size
     """
 
-    def __init__(self, config: Config, place: tuple[int, int, int, int]) -> None:
-        self._settings = HorovodSettings(config)
+    def __init__(self, place: tuple[int, int, int, int]) -> None:
         self._place = place
 
     def rank(self) -> int:
@@ -41,38 +38,6 @@ class HorovodContext:
         """Return the number of processes on this host."""
         return self._place[3]
 
-    def get_reduce_type(self) -> str:
-        """Return ``grad`` or ``param``."""
-        return self._settings.horovod_reduce_type
-
-    def is_reduce_type_grad(self) -> bool:
-        """Return whether gradients are summed."""
-        return self._settings.horovod_reduce_type == GRAD
-
-    def is_reduce_type_param(self) -> bool:
-        """Return whether parameters are averaged."""
-        return self._settings.horovod_reduce_type == PARAM
-
-    def get_param_sync_step(self) -> Optional[int]:
-        """Return the number of steps between averaging parameters."""
-        return sync_interval(self._settings)[0]
-
-    def get_param_sync_time_diff(self) -> Optional[float]:
-        """Return the seconds between averaging parameters."""
-        return sync_interval(self._settings)[1]
-
-    def get_dataset_distribution_type(self) -> str:
-        """Return ``shard`` or ``random_seed_offset``."""
-        return self._settings.horovod_dataset_distribution
-
-    def is_dataset_distribution_shard(self) -> bool:
-        """Return whether each process reads every n-th sequence."""
-        return self._settings.horovod_dataset_distribution == SHARD
-
-    def is_dataset_distribution_random_seed_offset(self) -> bool:
-        """Return whether each process reads all sequences in its own order."""
-        return self._settings.horovod_dataset_distribution == SEED
-
 
 def get_ctx(config: Optional[Config] = None) -> Optional[HorovodContext]:
     """Return the rank of this process; None without ``use_horovod``.
@@ -86,4 +51,4 @@ def get_ctx(config: Optional[Config] = None) -> Optional[HorovodContext]:
     if place is None:
         members = world.start(config)
         place = (members.rank, members.size, members.local_rank, members.local_size)
-    return HorovodContext(config, place)
+    return HorovodContext(place)

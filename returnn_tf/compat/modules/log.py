@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.config import Config
@@ -71,14 +71,6 @@ class _Log:
     def print_warning(self, text: str, prefix_text: str = "") -> None:
         """Log a warning, which the log marks as one."""
         print("%s %s" % (prefix_text, text) if prefix_text else text, file=self.v1)
-
-    def print_deprecation_warning(self, text: str, behavior_version: Optional[int] = None) -> None:
-        """Log that something is deprecated.
-
-        :param behavior_version: with which it is not allowed any more
-        """
-        since = "" if behavior_version is None else ", and not allowed with behavior_version >= %i" % behavior_version
-        print("Deprecated: %s%s" % (text, since), file=self.v1)
 
 
 log = _Log()

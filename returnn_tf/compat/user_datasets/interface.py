@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Optional
 
-import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.datasets.core.data_spec import num_frames
@@ -23,10 +22,6 @@ class DatasetInterface:
         """Return an array of a loaded sequence, [time, ...]."""
         raise NotImplementedError("%s.get_data" % type(self).__name__)
 
-    def get_input_data(self, sorted_seq_idx: int) -> NDArray[Any]:
-        """Return the array of key "data"."""
-        return self.get_data(sorted_seq_idx, "data")
-
     def get_targets(self, target: str, sorted_seq_idx: int) -> NDArray[Any]:
         """Return the array of a target."""
         return self.get_data(sorted_seq_idx, target)
@@ -42,10 +37,6 @@ class DatasetInterface:
     def get_seq_length(self, seq_idx: int) -> Any:
         """Return frames of a loaded sequence by key."""
         return {key: num_frames(self.get_data(seq_idx, key)) for key in self.get_data_keys()}
-
-    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
-        """Return some frames of a loaded sequence."""
-        return self.get_data(seq_idx, key)[start_frame:end_frame]
 
     def _declared(self) -> dict[str, tuple[int, int]]:
         """Return (dim, number of axes with time) by key, from ``num_outputs`` in any of its forms."""
@@ -76,16 +67,6 @@ class DatasetInterface:
         """Return the sizes of the axes after time."""
         declared = self._declared().get(key, (self.get_data_dim(key), 2))
         return [] if declared[1] <= 1 else [*[None] * (declared[1] - 2), declared[0]]
-
-    def can_serialize_data(self, key: str) -> bool:
-        """Return whether the labels of a key are known."""
-        return key in (self.labels or {})
-
-    def serialize_data(self, key: str, data: Iterable[int]) -> str:
-        """Return the labels of a sequence as text."""
-        names = self.labels[key]
-        texts = [str(names[index]) for index in np.asarray(data).reshape(-1)]
-        return ("" if max(map(len, names), default=0) <= 1 else " ").join(texts)
 
 
 def _dim_and_ndim(key: str, value: Any) -> tuple[int, int]:

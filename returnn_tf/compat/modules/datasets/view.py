@@ -101,10 +101,6 @@ class DatasetView(DatasetInterface):
         """Return the tags of the corpus; NotImplementedError if its number is unknown."""
         return [self.dataset.tag(index) for index in range(self.get_total_num_seqs())]
 
-    def have_corpus_seq_idx(self) -> bool:
-        """Return whether sequences have a position in the corpus."""
-        return not self.dataset.is_stream
-
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
         """Return the position in the corpus of a sequence of the epoch."""
         return self._opened.index(seq_idx)

@@ -152,14 +152,6 @@ class LayerBase:
 
     get_base_absolute_name_scope_prefix = get_absolute_name_scope_prefix
 
-    def get_dep_layers(self) -> list[Any]:
-        """Return the views of the sources."""
-        return list(self.sources)
-
-    def get_sub_layer(self, layer_name: str) -> None:
-        """Return None: there are no further outputs."""
-        return
-
     def __repr__(self) -> str:
         return "<%s %r>" % (type(self).__name__, self.name)
 
