@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.layer_table import HEADER, layer_row, loss_lines, show_axes, totals
@@ -13,9 +13,8 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import DimError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
-from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.logging.log import log
-from returnn_tf.loops.frame import LoopRunLayer
+from returnn_tf.loops.frame import loop_of
 
 _BOLD, _DIM, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _LONGEST_CHAIN = 8  # names
@@ -78,10 +77,11 @@ def _loops(plan: Plan) -> list[str]:
     """Describe for each loop what is computed before, in and after it, and what keeps layers in it."""
     lines = []
     for node in plan.all_nodes():
-        if not isinstance(node.layer, LoopRunLayer):
+        loop = loop_of(node)
+        if loop is None:
             continue
-        zones = node.layer.loop.zones
-        lines.append("loop %s" % node.layer.loop.path)
+        zones = loop.zones
+        lines.append("loop %s" % loop.path)
         for zone in dict.fromkeys(zone for zone, _ in zones.values()):
             names = [(name, why) for name, (z, why) in zones.items() if z == zone]
             if any(why for _, why in names):
@@ -89,12 +89,8 @@ def _loops(plan: Plan) -> list[str]:
                 lines += ["    %s: %s" % (name, _shortened(why)) for name, why in names]
             else:
                 lines.append("  %s: %s" % (zone, ", ".join(name for name, _ in names)))
-    return lines + ["fused: %s, one call of %s over all steps" % (n.path, n.layer.unit) for n in _fused(plan)]
-
-
-def _fused(plan: Plan) -> list[Any]:
-    """Return the cells of loops, nested ones included, that run over all steps at once instead of step by step."""
-    return [node for node in plan.all_nodes() if isinstance(node.layer, RecLayer) and node.layer.is_fused]
+    fused = [node for node in plan.all_nodes() if node.layer.fused_cell]
+    return lines + ["fused: %s, one call of %s over all steps" % (n.path, n.layer.fused_cell) for n in fused]
 
 
 def _shortened(chain: str) -> str:

@@ -18,7 +18,7 @@ from returnn_tf.export.sample import random_batch
 from returnn_tf.export.streaming import StreamingModel
 from returnn_tf.export.tensor_info import VALUE, TensorInfo, graph_name
 from returnn_tf.graph.layer import Node
-from returnn_tf.loops.frame import LoopRunLayer
+from returnn_tf.loops.frame import loop_of
 from returnn_tf.loops.nodes import ExitLayer
 from returnn_tf.util.lazy_tf import tf
 
@@ -78,7 +78,7 @@ def _moved_out(model: InferenceModel) -> str:
     """Return a sentence on the loops of which no layer is left in a loop, or ""."""
     needed = model.net.plan.needed(model.nodes)
     loops = {node.path.rpartition("/")[0] for node in needed if isinstance(node.layer, ExitLayer)}
-    loops -= {node.layer.loop.path for node in needed if isinstance(node.layer, LoopRunLayer)}
+    loops -= {loop.path for loop in map(loop_of, needed) if loop is not None}
     if not loops:
         return ""
     names = " and ".join(map(repr, sorted(loops)))

@@ -95,6 +95,18 @@ class Layer(Sealable):
     takes_complex: ClassVar[bool] = True
     #: Whether sources without labels may be integers or bools; None: if the class has no parameters.
     takes_ints: ClassVar[Optional[bool]] = None
+    #: Whether it gives the label of each step of a loop: that of the target, in a search those of the hypotheses.
+    chooses_labels: ClassVar[bool] = False
+    #: Whether in a step of a loop it takes one frame of a source outside, so that the loop can run over these frames.
+    unstacks_frames: ClassVar[bool] = False
+    #: Whether it needs the hidden states of its sources rather than their values.
+    takes_hidden_state: ClassVar[bool] = False
+    #: Whether the initial output "apply(0)" in a loop is the one that it has anyway: what is inside, on zeros.
+    starts_on_zeros: ClassVar[bool] = False
+    #: Whether the values are attention weights over the last axis; see `in_log_space`.
+    gives_attention_weights: ClassVar[bool] = False
+    #: Whether it computes with the values of its sources, entry by entry, so that labels become others.
+    computes_entries: ClassVar[bool] = False
     #: The option that sets the number of hypotheses of a search, if the layer creates any.
     beam_size_option: ClassVar[str] = ""
 
@@ -435,6 +447,21 @@ class Layer(Sealable):
     def differentiates_by(self) -> Sequence[Node]:
         """Return the layers by whose values this one may take a derivative; later ops then really start from these."""
         return ()
+
+    @property
+    def searches(self) -> bool:
+        """Return whether it creates hypotheses, of a layer that chooses labels; once it is planned."""
+        return False
+
+    @property
+    def fused_cell(self) -> str:
+        """Return the recurrent unit that computes all steps of a loop at once, or ""; once it is planned."""
+        return ""
+
+    @property
+    def in_log_space(self) -> bool:
+        """Return whether attention weights are given as their logarithms."""
+        return False
 
     def remark(self) -> str:
         """Return what is probably wrong although it can be computed, once it is planned; "" if nothing is."""

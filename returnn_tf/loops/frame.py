@@ -44,6 +44,11 @@ class LoopRunLayer(Layer):
         return LoopFrame(self.loop, self.collected, ctx).run()
 
 
+def loop_of(node: Node) -> Optional[LoopPlan]:
+    """Return the loop that a node runs, or None."""
+    return node.layer.loop if isinstance(node.layer, LoopRunLayer) else None
+
+
 class LoopFrame:
     """One emission of a loop. The plan of the loop does not refer to it, so that it can be emitted more than once.
 

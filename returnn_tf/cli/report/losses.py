@@ -11,7 +11,6 @@ from returnn_tf.cli.report.model import Model, SeqReport
 from returnn_tf.engine.search.labels import Labels, labels_of
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.layers.losses.ctc import CtcLoss
-from returnn_tf.layers.math.combine import ElementwiseLayer
 
 _FRAMES = ("T", "F")  # axes of an output that has a distribution for each frame or label
 
@@ -42,7 +41,7 @@ def target_labels(model: Model, loss: LossNode) -> Labels:
     labels = labels_of(node.output, model.dataset, model.net.extern_data, node.extern_key)
     while labels.names is None and node.sources:
         node = node.sources[0]
-        if isinstance(node.layer, ElementwiseLayer):
+        if node.layer.computes_entries:
             break
         if node.output.sparse:
             labels = labels_of(node.output, model.dataset, model.net.extern_data, node.extern_key)

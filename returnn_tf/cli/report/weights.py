@@ -17,7 +17,6 @@ from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import CommandError, ConfigError
 from returnn_tf.graph.layer import Node
-from returnn_tf.layers.math.spatial_softmax import SoftmaxOverSpatialLayer
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -75,7 +74,7 @@ class SeqWeights(NamedTuple):
 
 def is_weights(node: Node) -> bool:
     """Return whether the values of a layer are attention weights."""
-    return isinstance(node.layer, SoftmaxOverSpatialLayer)
+    return node.layer.gives_attention_weights
 
 
 def weights_layers(net: Network) -> tuple[list[WeightsLayer], dict[str, str]]:
@@ -100,12 +99,12 @@ def _weights_layer(net: Network, node: Node, shown: Optional[Node]) -> WeightsLa
     :param shown: the node with its values outside of a loop
     :raises ConfigError: why nothing is
     """
-    if isinstance(node.layer, SoftmaxOverSpatialLayer):
+    if is_weights(node):
         if shown is None:
             raise CommandError("its values are not known outside of its loop")
         template = shown.output
         others = [axis for axis in template.dynamic_axes if axis != template.rank - 1]
-        layer = WeightsLayer(node.path, shown, template, max(others, default=None), False, node.layer.log_space)
+        layer = WeightsLayer(node.path, shown, template, max(others, default=None), False, node.layer.in_log_space)
     else:
         template = inner_weights_template(net.plan, node)
         layer = WeightsLayer(node.path, node, template, template.time_axis, True, False)

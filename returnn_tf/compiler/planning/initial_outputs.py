@@ -13,9 +13,7 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.masked.unit_on_zeros import UnitOnZeros
-from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.match import match_axes
@@ -66,7 +64,7 @@ def plan_initial_output(
                 ctx.param(name, (ctx.need_feature(node.output, "the output"),), 0.0)
             return InitialOutput(param=(node, name))
         if given == "apply(0)":
-            if isinstance(node.layer, ChoiceLayer):
+            if node.layer.chooses_labels:
                 raise LayerError(
                     "%s: initial_output: a choice has no 'apply(0)'. Give a label, e.g. 0." % spec.where, topic="loops"
                 )
@@ -77,7 +75,7 @@ def plan_initial_output(
 
 def _on_zeros(planner: NetworkPlanner, node: Node, state: Any) -> InitialOutput:
     """Return the layer itself on sources of zeros, with the layers inside it, if any."""
-    if isinstance(node.layer, MaskedComputationLayer):
+    if node.layer.starts_on_zeros:
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
     inner = [other for other in planner.sink if other.path.startswith(node.path + "/")]
     if not inner:

@@ -14,7 +14,7 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.rec import RecLayer
-from returnn_tf.layers.rec.unstack import RecUnstackLayer, unstacked_axis
+from returnn_tf.layers.rec.unstack import unstacked_axis
 from returnn_tf.tensor import Dim
 
 
@@ -117,7 +117,7 @@ def _unstacked_dim(specs: Mapping[str, LayerSpec], parent: NetworkPlanner, owner
     """Return the outer axis whose frames a layer of the loop takes one by one, or None."""
     ctx = PlanContext(owner, parent)
     for spec in sorted(specs.values(), key=lambda spec: not spec.options.get("declare_rec_time")):
-        if issubclass(spec.cls, RecUnstackLayer) and spec.sources and str(spec.sources[0]).startswith("base:"):
+        if spec.cls.unstacks_frames and spec.sources and str(spec.sources[0]).startswith("base:"):
             data = parent.resolve(spec.sources[0][len("base:") :], spec.where).output
             axis = map_values(spec.options.get("axis"), Dim, parent.dims.resolve)
             return data.dims[unstacked_axis(ctx, data, axis)]

@@ -10,7 +10,6 @@ from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.compiler.planning.step_layers import StepLayers
 from returnn_tf.config import nearest_name
 from returnn_tf.graph.layer import Node
-from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.logging.log import log
 
 
@@ -20,7 +19,7 @@ def warn_of_loop(path: str, layers: StepLayers) -> None:
     :param path: of the `rec` layer
     :param layers: of its step network
     """
-    choices = [spec for spec in layers.specs.values() if issubclass(spec.cls, ChoiceLayer)]
+    choices = [spec for spec in layers.specs.values() if spec.cls.chooses_labels]
     if layers.length_of_target and any(not spec.options.get("cheating") for spec in choices if _searches(layers, spec)):
         _warn(
             "Layer %r: the loop has no layer 'end', so the search outputs as many labels as the reference %r has. "

@@ -18,7 +18,6 @@ from returnn_tf.compiler.planning.zones import reachable
 from returnn_tf.config.errors import LoopError, did_you_mean
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.network_planner import NetworkPlanner
-from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.loops.nodes import LoopLengthLayer
 from returnn_tf.loops.plan import Ending
 from returnn_tf.util.lazy_tf import tf
@@ -80,7 +79,7 @@ class LoopTermination:
             raise LayerError(
                 "Layer %r: 'end' must be a bool per sequence, it is %s." % (end.path, end.output), topic="loops"
             )
-        self._check_end(end, [n for n in inner if isinstance(n.layer, ChoiceLayer) and n.layer.searches])
+        self._check_end(end, [n for n in inner if n.layer.searches])
         if self._limit is None and self._axis.source_dim is None:
             raise LayerError(
                 "Layer %r: a loop that ends by its layer 'end' needs the option max_seq_len, so that it always "
@@ -93,7 +92,7 @@ class LoopTermination:
         """Check that in search the end distinguishes hypotheses."""
         if not choices:
             return
-        names = {name for name, spec in self._layers.specs.items() if issubclass(spec.cls, ChoiceLayer)}
+        names = {name for name, spec in self._layers.specs.items() if spec.cls.chooses_labels}
         found = reachable(["end"], lambda name: [*self._layers.links[name].now, *self._layers.links[name].prev])
         if not found & names:
             raise LayerError(

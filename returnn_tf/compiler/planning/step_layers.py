@@ -8,9 +8,8 @@ from typing import Any, Optional
 from returnn_tf.compiler.planning.parse import LayerSpec, has_loss
 from returnn_tf.compiler.planning.zones import Links, Zone, Zones, find_zones, reachable, varying_layers
 from returnn_tf.graph.layer import Node
-from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer, asks_for_state
+from returnn_tf.layers.rec.hidden_state import asks_for_state
 from returnn_tf.layers.rec.rec import RecLayer
-from returnn_tf.layers.rec.unstack import RecUnstackLayer
 from returnn_tf.layers.shared.nested import has_inner_prev
 
 
@@ -69,7 +68,7 @@ class StepLayers:
                 if not self.follows_target(spec):
                     forced.append(name)
             cells = [*links[name].now, *links[name].prev]
-            if cells and (issubclass(spec.cls, GetLastHiddenStateLayer) or asks_for_state(spec.cls, spec.options)):
+            if cells and (spec.cls.takes_hidden_state or asks_for_state(spec.cls, spec.options)):
                 forced += [name, *cells]  # for all steps at once, a cell only gives its last state
             forced += [name] if self._decides_by_step(spec) else []
         roots = self.outputs + (["end"] if self.has_end else [])
@@ -90,7 +89,7 @@ class StepLayers:
         if not roots:
             return False
         found = reachable(roots, lambda name: [*self.links[name].now, *self.links[name].prev])
-        unstacked = [name for name, other in self.specs.items() if issubclass(other.cls, RecUnstackLayer)]
+        unstacked = [name for name, other in self.specs.items() if other.cls.unstacks_frames]
         return bool(
             found
             & {

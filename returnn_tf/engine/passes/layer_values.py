@@ -13,7 +13,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import SettingError, did_you_mean
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.decide import scores_of
-from returnn_tf.loops.frame import LoopRunLayer
+from returnn_tf.loops.frame import loop_of
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
@@ -36,7 +36,7 @@ def layers_with_values(net: Network) -> list[str]:
     found = []
     for path, node in net.plan.by_path().items():
         emitted = any(part.startswith(_EMITTED) for part in path.split("/"))
-        if node.extern_key is None and not emitted and not isinstance(node.layer, LoopRunLayer):
+        if node.extern_key is None and not emitted and loop_of(node) is None:
             found.append(path)
     return found
 

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.graph.layer import Node
-from returnn_tf.loops.frame import LoopRunLayer
+from returnn_tf.loops.frame import loop_of
 from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.tensor import Data
 
@@ -43,7 +43,7 @@ def _loop_of(plan: Plan, node: Node) -> Optional[LoopPlan]:
     while todo:
         current = todo.pop(0)
         if current.output.beam is not None:
-            loops = [each.layer.loop for each in plan.all_nodes() if isinstance(each.layer, LoopRunLayer)]
+            loops = filter(None, map(loop_of, plan.all_nodes()))
             return next((loop for loop in loops if loop.path == current.output.beam.of), None)
         fresh = [source for source in current.sources if source not in seen]
         todo += fresh

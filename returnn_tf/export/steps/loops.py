@@ -10,10 +10,8 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import ExportError, did_you_mean
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.graph.layer import Node
-from returnn_tf.layers.rec.rec import RecLayer
-from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.layers.search.outer_search import check_choice
-from returnn_tf.loops.frame import LoopRunLayer
+from returnn_tf.loops.frame import LoopRunLayer, loop_of
 from returnn_tf.loops.plan import LoopPlan
 
 
@@ -43,7 +41,7 @@ class StepLoop:
         self.run = self._find_run()
         self.loop: LoopPlan = cast(LoopRunLayer, self.run.layer).loop
         #: The labels that the search outside decides on, in the order of a step.
-        self.choices: list[Node] = [node for node in self.run.inner if isinstance(node.layer, ChoiceLayer)]
+        self.choices: list[Node] = [node for node in self.run.inner if node.layer.chooses_labels]
         self._check_states()
 
     def _find_rec(self) -> Node:
@@ -51,15 +49,13 @@ class StepLoop:
         node = by_path.get(self.path)
         if node is None:
             inside = [n.path for n in self.plan.all_nodes() if n.path == self.path]
-            loops = [
-                n.path for n in self.plan.nodes if isinstance(n.layer, RecLayer) and isinstance(n.layer.unit, dict)
-            ]
+            loops = [n.path for n in self.plan.nodes if n.exits]
             if inside:
                 text = "it runs in a step of another loop. Name the outer one."
             else:
                 text = "there is no such layer. %s" % did_you_mean(self.path, loops)
             raise ExportError("Single steps of layer %r: %s" % (self.path, text))
-        if not isinstance(node.layer, RecLayer) or not isinstance(node.layer.unit, dict):
+        if not node.exits:
             raise ExportError(
                 "Single steps of layer %r (class %r): it is not a 'rec' layer with a network as unit. Name one that is."
                 % (self.path, node.layer.class_name)
@@ -68,7 +64,7 @@ class StepLoop:
 
     def _find_run(self) -> Node:
         node = self.plan.by_path().get(self.path + "/loop")
-        if node is None or not isinstance(node.layer, LoopRunLayer):
+        if node is None or loop_of(node) is None:
             raise ExportError(
                 "Single steps of layer %r: its unit has no layer that runs step by step. Plan the network by "
                 "plan_for_steps." % self.path
@@ -77,7 +73,7 @@ class StepLoop:
 
     def _check_choices(self) -> None:
         prefix = self.path + "/"
-        choices = [n for n in self.plan.all_nodes() if isinstance(n.layer, ChoiceLayer) and n.path.startswith(prefix)]
+        choices = [n for n in self.plan.all_nodes() if n.layer.chooses_labels and n.path.startswith(prefix)]
         for node in choices:
             check_choice(node)
         if not choices:

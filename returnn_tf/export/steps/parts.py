@@ -17,7 +17,6 @@ from returnn_tf.config.errors import ExportError
 from returnn_tf.export.meta.names import op_name
 from returnn_tf.export.steps.loops import StepLoop
 from returnn_tf.graph.layer import Node
-from returnn_tf.layers.rec.unstack import RecUnstackLayer
 from returnn_tf.layers.search.outer_search import gives_scores
 from returnn_tf.loops.nodes import StepIndexLayer
 from returnn_tf.loops.plan import Ending, PreviousValue
@@ -133,7 +132,7 @@ class StepParts:
 
     @property
     def _unstacks(self) -> bool:
-        return any(isinstance(node.layer, RecUnstackLayer) for node in self.nodes)
+        return any(node.layer.unstacks_frames for node in self.nodes)
 
     @property
     def steps_are_frames(self) -> bool:

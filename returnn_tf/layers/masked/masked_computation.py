@@ -78,6 +78,7 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
     """
 
     has_memory = True
+    starts_on_zeros = True
     computes_all_steps = True
     keeps_features = True
     mask: OptionalLayerRef = option(None, help="layer with a bool for each frame", refs=True)

@@ -40,6 +40,8 @@ class ElementwisePlan(LayerPlan):
 class ElementwiseLayer(Planned[ElementwisePlan]):
     """Sources broadcast to the layout of the source with most axes."""
 
+    computes_entries = True
+
     def common(self, ctx: PlanContext, allow_broadcast_all: Any) -> Data:
         """Return the layout of the result; axes that no single source covers need a flag since behavior version 4."""
         named = isinstance(self.out_type, dict) and any(key in self.out_type for key in ("shape", "dims", "dim_tags"))

@@ -47,6 +47,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer, Planned[SoftmaxOverSpatialPlan])
             "output": {"class": "softmax_over_spatial", "energy_factor": 0.5, "from": "energy"}}
     """
 
+    gives_attention_weights = True
     axis: Optional[Axis] = option(None, help="the axis of the softmax (default: time)")
     energy_factor: Optional[float] = option(None, help="factor of the source")
     start: Optional[LayerOrNumber] = option(None, help="layer or number: first frame to include", refs=True)
@@ -56,6 +57,11 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer, Planned[SoftmaxOverSpatialPlan])
     )
     use_time_mask: Optional[bool] = option(None, help="False: frames after the end of a sequence count too")
     log_space: bool = option(False, help="compute the log softmax instead")
+
+    @property
+    def in_log_space(self) -> bool:
+        """Return the option ``log_space``."""
+        return self.log_space
 
     def template(self, ctx: PlanContext) -> SoftmaxOverSpatialPlan:
         """Infer the output: the axis moved to the end."""

@@ -51,6 +51,7 @@ class GetLastHiddenStateLayer(Planned[GetLastHiddenStatePlan]):
             "output": {"class": "get_last_hidden_state", "from": "enc", "n_out": 3, "key": "h"}}
     """
 
+    takes_hidden_state = True
     combine: str = option("concat", help="how to combine the states of several sources: 'concat' in the feature axis")
     key: Union[str, int] = option("*", help="tensor of the state, e.g. 'h'; '*': all, concatenated")
 
@@ -124,15 +125,13 @@ def asks_for_state(cls: Optional[type[Any]], options: Mapping[str, Any]) -> bool
     :param cls: class of the layer
     :param options: of the layer, as in the config
     """
-    names = LAYERS.names_of(GetLastHiddenStateLayer)
     for key in network_options(cls):
         nested = options.get(key)
         if isinstance(nested, Mapping) and not (key == "unit" and is_network(nested)):  # a loop of its own
             layers = list(nested.values()) if is_network(nested) else [nested]
             for layer in layers:
-                if isinstance(layer, Mapping) and (
-                    layer.get("class") in names or asks_for_state(LAYERS.find(layer.get("class")), layer)
-                ):
+                inner = LAYERS.find(layer.get("class")) if isinstance(layer, Mapping) else None
+                if inner is not None and (inner.takes_hidden_state or asks_for_state(inner, layer)):
                     return True
     return False
 

@@ -274,6 +274,6 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
         self.plan.run.before_loop(ctx)
 
     @property
-    def is_fused(self) -> bool:
-        """Return whether this cell of a loop runs over all steps at once, as its input is known before the loop."""
-        return self.plan.run.is_fused
+    def fused_cell(self) -> str:
+        """Return the unit if this cell of a loop runs over all steps at once, as its input is known before the loop."""
+        return str(self.unit) if self.plan.run.is_fused else ""

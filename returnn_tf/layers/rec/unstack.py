@@ -44,6 +44,7 @@ class RecUnstackLayer(Planned[RecUnstackPlan]):
             "output": {"class": "copy", "from": "loop"}}
     """
 
+    unstacks_frames = True
     axis: Optional[Axis] = option(None, help="axis of the source with a frame for each step (default: time)")
     declare_rec_time: bool = option(False, help="this axis determines the number of steps of the loop")
 

@@ -160,6 +160,7 @@ class ChoiceLayer(Planned[ChoicePlan]):
 
     has_memory = True
     beam_size_option = "beam_size"
+    chooses_labels = True
 
     @classmethod
     def follows_target(cls, options: Mapping[str, Any], search: bool) -> bool:

@@ -17,7 +17,7 @@ def loop_search(nodes: Sequence[Node], ending: Ending) -> Optional[LoopSearch]:
     :param nodes: the layers of a step
     :raises ConfigError: the options of the choices don't fit together or to the end of the loop
     """
-    choices = tuple(node for node in nodes if isinstance(node.layer, ChoiceLayer) and node.layer.searches)
+    choices = tuple(node for node in nodes if node.layer.searches)
     if not choices:
         return None
     layers = [cast(ChoiceLayer, node.layer) for node in choices]
