@@ -19,6 +19,7 @@ from returnn_tf.loops.recompute import recomputed
 from returnn_tf.loops.step import StepEmitter
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
+from returnn_tf.ops.sequence.hypothesis_scores import by_longest
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -322,7 +323,7 @@ class LoopFrame:
         if not last.normalize:
             return scores
         if not loop.independent_of_batch:
-            return scores / tf.cast(size + (0 if include_eos else 1), scores.dtype)
+            return by_longest(scores, tf.cast(size, scores.dtype), include_eos=include_eos)
         steps = steps_taken(search["ended"], search["lens"], count, include_eos)
         if loop.ending.end is None:
             steps = self._known_lens

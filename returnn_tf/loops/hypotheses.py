@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.loops.plan import LoopPlan
+from returnn_tf.ops.sequence import hypothesis_scores
 from returnn_tf.ops.sequence.beam import flat_index
 from returnn_tf.util.lazy_tf import tf
 
@@ -157,12 +158,15 @@ def steps_taken(ended: Any, lens: Any, step: Any, include_eos: bool) -> Any:
     :param lens: int32 [batch * beam]: without the step of the end, unless ``include_eos``
     :param step: number of steps of the loop so far
     """
-    return tf.where(ended, lens + (0 if include_eos else 1), step)
+    return hypothesis_scores.steps_taken(tf, ended, lens, step, include_eos=include_eos)
 
 
 def normalized(scores: Any, counts: Any, exponent: float) -> Any:
-    """Return the scores divided by ``counts ** exponent``; a hypothesis without steps counts as one step."""
-    return scores / tf.cast(tf.maximum(counts, 1), scores.dtype) ** exponent
+    """Return the scores divided by ``counts ** exponent``; a hypothesis without steps counts as one step.
+
+    :param counts: int
+    """
+    return hypothesis_scores.normalized(tf, scores, tf.cast(counts, scores.dtype), exponent)
 
 
 def with_early_stop(loop: LoopPlan, hyps: Hypotheses, ended: Any, lens: Any, end: Any, limit: Any) -> Any:

@@ -11,12 +11,19 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.errors import ExportDataError
 from returnn_tf.export.steps.stepper import States, Stepper
+from returnn_tf.ops.sequence.hypothesis_scores import (
+    OTHERS,
+    by_longest,
+    combined,
+    grown,
+    normalized,
+    of_ended,
+    steps_taken,
+)
 
 Array = NDArray[Any]
 #: (index of the choice, step) -> (source, label), each int32 [batch, new beam].
 Pick = Callable[[int, int], "tuple[Array, Array]"]
-
-_OTHERS = np.float32(-1e30)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,17 +141,17 @@ class StepSearch:
             history = [np.pad(h, [(0, 0), (0, 0), (0, 1)]) for h in history]
             for k, choice in enumerate(choices):
                 name = decoder.choices[k]
-                combined = scores[:, :, None]
+                continued = scores[:, :, None]
                 if name in decoder.scored:
                     log_probs = decoder.scores(name).reshape(seqs, beam, -1)
-                    combined = self._combined(choice, k, log_probs, scores, ended, history, step)
+                    continued = self._combined(choice, k, log_probs, scores, ended, history, step)
                 if pick is not None:
                     source, label = pick(k, step)
                 else:
                     counts = self._counts(ended, lens, step)
-                    source, label = _best(_ranks(choice, combined, counts, ended), choice.beam_size)
+                    source, label = _best(_ranks(choice, continued, counts, ended), choice.beam_size)
                 places = label[:, :, None] if name in decoder.scored else np.zeros_like(label)[:, :, None]
-                scores = np.take_along_axis(_at(combined, source), places, 2)[:, :, 0]
+                scores = np.take_along_axis(_at(continued, source), places, 2)[:, :, 0]
                 entries = (source + np.arange(seqs)[:, None] * beam).reshape(-1)
                 history = [_at(h, source) for h in history]
                 history[k][:, :, -1] = label
@@ -196,7 +203,7 @@ class StepSearch:
         if self._known is not None:
             return np.broadcast_to(np.minimum(step, self._known)[:, None], ended.shape)
         steps = np.full(ended.shape, step)
-        return steps if lens is None else np.where(ended, lens + (not self._options.include_eos), steps)
+        return steps if lens is None else steps_taken(np, ended, lens, steps, include_eos=self._options.include_eos)
 
     def _result(
         self, history: list[Array], scores: Array, ended: Array, lens: Optional[Array], step: int
@@ -208,9 +215,9 @@ class StepSearch:
         if any(choice.length_normalization for choice in self._options.choices):
             if self._independent:
                 counts = lengths if self._known is not None else self._counts(ended, lens, step)
-                scores = scores / np.maximum(counts, 1).astype(scores.dtype) ** last.length_normalization_exponent
+                scores = normalized(np, scores, counts.astype(scores.dtype), last.length_normalization_exponent)
             else:
-                scores = scores / np.float32(lengths.max(initial=0) + (0 if eos else 1))
+                scores = by_longest(scores, np.float32(lengths.max(initial=0)), include_eos=eos)
         inside = np.arange(lengths.max(initial=0)) < lengths[:, :, None]
         labels = [np.where(inside, h[:, :, : inside.shape[2]], 0) for h in history]
         return StepSearchResult(labels, lengths, scores.astype(np.float32))
@@ -231,21 +238,21 @@ class StepSearch:
         before = np.zeros_like(ended, np.int32)
         if self._independent and step:
             before = history[k][:, :, -2]
-        fixed = np.where(np.arange(log_probs.shape[2]) == before[:, :, None], np.float32(0), _OTHERS)
-        log_probs = np.where(ended[:, :, None], fixed, log_probs)
-        if choice.length_normalization and k == 0 and not self._independent and step:
-            factor = np.float32(((step + 1.0) / step) ** choice.length_normalization_exponent)
-            base = np.where(ended, base * factor, base)
-        scaled: Array = choice.prob_scale * log_probs + choice.base_beam_score_scale * base[:, :, None]
+        labels = np.arange(log_probs.shape[2])
+        log_probs = of_ended(np, log_probs, ended, labels, before[:, :, None], np.float32(OTHERS))
+        if choice.length_normalization and k == 0 and not self._independent:
+            base = grown(np, base, ended, np.float32(step), choice.length_normalization_exponent).astype(np.float32)
+        scales = {"prob_scale": choice.prob_scale, "base_scale": choice.base_beam_score_scale}
+        scaled: Array = combined(log_probs, base[:, :, None], **scales)
         return scaled.astype(np.float32)
 
 
-def _ranks(choice: ChoiceOptions, combined: Array, counts: Array, ended: Array) -> Array:
+def _ranks(choice: ChoiceOptions, scores: Array, counts: Array, ended: Array) -> Array:
     """Return the values that continuations are ranked by."""
     if not (choice.independent_of_batch and choice.length_normalization):
-        return combined
-    steps = np.maximum(counts + ~ended, 1).astype(combined.dtype)
-    ranks: Array = combined / steps[:, :, None] ** choice.length_normalization_exponent
+        return scores
+    steps = (counts + ~ended)[:, :, None].astype(scores.dtype)
+    ranks: Array = normalized(np, scores, steps, choice.length_normalization_exponent)
     return ranks
 
 

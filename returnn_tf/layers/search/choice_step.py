@@ -24,6 +24,7 @@ from returnn_tf.layers.search.choice_scores import (
 from returnn_tf.layers.search.choice_truth import true_label, with_truth, without_truth
 from returnn_tf.loops.hypotheses import Hypotheses, normalized
 from returnn_tf.ops.sequence.beam import best_of_each, choose
+from returnn_tf.ops.sequence.hypothesis_scores import combined, grown
 from returnn_tf.ops.sequence.recombine import extended_history, merge_equal
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -101,8 +102,7 @@ class ChoiceStep:
         base, first = self._hyps.scores, self._hyps.choices == 0
         if self._layer.length_normalization and first and not self._layer.independent_of_batch:
             step = tf.cast(self._hyps.step, base.dtype)
-            factor = ((step + 1.0) / tf.maximum(step, 1.0)) ** self._layer.length_normalization_exponent
-            base = tf.where(tf.logical_and(self._ended, step > 0), base * factor, base)
+            base = grown(tf, base, self._ended, step, self._layer.length_normalization_exponent)
         if self._layer.recombine_by is not None:
             identity = tf.reshape(self._ctx.value(self._layer.recombine_by), [-1, self._beam])
             merged = merge_equal(base, identity, self._layer.recombine or "max")
@@ -186,7 +186,8 @@ class ChoiceStep:
             )
             scores = self._checked(scores, scores_in)
         else:
-            scores = self._layer.prob_scale * scores_in + self._layer.base_beam_score_scale * scores_base
+            scales = {"prob_scale": self._layer.prob_scale, "base_scale": self._layer.base_beam_score_scale}
+            scores = combined(scores_in, scores_base, **scales)
         if self._layer.random_sample_scale:
             uniform = tf.random.stateless_uniform(
                 tf.shape(scores), self._ctx.seed("sample"), minval=1e-20, dtype=scores.dtype

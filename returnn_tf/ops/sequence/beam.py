@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from returnn_tf.ops.sequence.hypothesis_scores import OTHERS, of_ended
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -55,10 +56,8 @@ def ended_scores(scores: Any, ended: Any, label: Optional[Any] = None) -> Any:
     :param ended: bool [batch, beam]
     :param label: int32 [batch, beam]: the one; default 0
     """
-    labels = tf.range(tf.shape(scores)[2])
-    others = tf.constant(-1e30, scores.dtype)
-    fixed = tf.where(labels == (0 if label is None else label[:, :, None]), tf.zeros_like(others), others)
-    return tf.where(tf.expand_dims(ended, 2), fixed, scores)
+    labels, others = tf.range(tf.shape(scores)[2]), tf.constant(OTHERS, scores.dtype)
+    return of_ended(tf, scores, ended, labels, 0 if label is None else label[:, :, None], others)
 
 
 def ended_best(scores: Any, labels: Any, ended: Any, label: Optional[Any] = None) -> tuple[Any, Any]:
@@ -71,7 +70,7 @@ def ended_best(scores: Any, labels: Any, ended: Any, label: Optional[Any] = None
     """
     count = scores.shape[2]
     zero = tf.zeros([], scores.dtype)
-    fixed = tf.where(tf.range(count) == 0, zero, zero - 1e30)
+    fixed = tf.where(tf.range(count) == 0, zero, zero + OTHERS)
     first = tf.zeros([1, 1, 1], tf.int32) if label is None else label[:, :, None]
     others = tf.range(count - 1) + tf.cast(tf.range(count - 1) >= first, tf.int32)
     order = tf.concat([first, others], axis=2)
