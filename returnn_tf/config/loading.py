@@ -115,7 +115,7 @@ def _content_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_lines(path: str, text: str) -> Iterator[tuple[int, str, str]]:
-    """Return (line number, key, value text) for each line of a "key value" file; ``include`` is a key, too."""
+    """Yield (line number, key, value text) for each line of a "key value" file; ``include`` is a key, too."""
     for number, line in _content_lines(text):
         match = _KEY_VALUE.match(line.strip())
         if not match:

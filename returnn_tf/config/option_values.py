@@ -10,7 +10,7 @@ from returnn_tf.config.read_only import ReadOnlyDict, ReadOnlyList
 
 
 def referenced_names(info: OptionInfo, value: Any) -> Iterator[str]:
-    """Return the layer names inside an option value."""
+    """Yield the layer names inside an option value."""
     if isinstance(value, str):
         if value not in info.keywords:
             yield value

@@ -215,7 +215,7 @@ class OptionInfo:
     def check_value(self, value: Any, where: str) -> None:
         """Check one value.
 
-        :param where: how errors begin, e.g. ``Layer 'a/b' (class 'linear')``
+        :param where: prefix of errors, e.g. ``Layer 'a/b' (class 'linear')``
         :raises ConfigError: wrong type or value; names the option and what it accepts
         """
         fault = self.fault(value)
@@ -334,7 +334,7 @@ def is_on(known: Mapping[str, OptionInfo], given: Mapping[str, Any], name: str) 
 def check_options(cls: type[Any], given: Mapping[str, Any], *, where: str, ignore: Iterable[str] = ()) -> None:
     """Check names and values of all given options.
 
-    :param where: how errors begin, e.g. ``Layer 'a/b' (class 'linear')``
+    :param where: prefix of errors, e.g. ``Layer 'a/b' (class 'linear')``
     :param ignore: keys which are no options
     :raises ConfigError: names the option, the nearest valid spelling and what the class accepts
     """
@@ -361,7 +361,7 @@ def from_options(
 ) -> T:
     """Make an instance of an option class from the dict of a config.
 
-    :param where: how errors begin
+    :param where: prefix of errors
     :param ignore: keys which are no options
     :param none_is_absent: an option that is None keeps its default, unless None is among its values
     :raises ConfigError: see `check_options`

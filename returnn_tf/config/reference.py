@@ -36,7 +36,7 @@ def first_sentence(cls: type[Any]) -> str:
 def describe(registry: Registry[Any], name: str, where: str, *, options: str = "", base: type[Any], common: str) -> str:
     """Return names, docstring and options (type, default, help) of a class, its own options first.
 
-    :param where: how an error begins
+    :param where: prefix of the error
     :param options: attribute of the class that holds the class of its options; "": it is that itself
     :param base: class with the options of all classes
     :param common: title of these

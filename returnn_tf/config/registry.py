@@ -42,13 +42,13 @@ ROOMS: Mapping[str, str] = {_ROOT + ".compat": "RETURNN", _ROOT + ".rasr": "RASR
 class Registry(Generic[E]):
     """Entries by the names that configs or the command line use.
 
-    :param what: how errors call an entry, e.g. "layer class"
+    :param what: the noun for an entry in errors, e.g. "layer class"
     :param package: its modules are imported when a name is first looked up
     :param plugins: group of the entry points of plug-ins
     :param key: maps names that mean the same to one, e.g. `str.lower`
     :param module_per_entry: each entry is in the module of its name, so that looking it up imports no other
     :param max_listed: how many names an error lists
-    :param absent: names that configs use but that are not there -> why, and what to use instead
+    :param absent: known but unsupported names -> the reason and a replacement
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Registry(Generic[E]):
     def get(self, name: Any, where: str) -> E:
         """Return the entry of this name.
 
-        :param where: how an error begins, e.g. ``Layer 'a/b'``
+        :param where: prefix of the error, e.g. ``Layer 'a/b'``
         :raises ConfigError: with the nearest known name
         """
         entry = self.find(name)

@@ -60,7 +60,7 @@ def _installed_folders() -> tuple[str, ...]:
 def call_of_config(where: str, function: Any, **arguments: Any) -> Any:
     """Call a function from a config.
 
-    :param where: how errors begin, e.g. "config key 'get_network'"
+    :param where: prefix of errors, e.g. "config key 'get_network'"
     :raises ConfigError: it does not take these arguments, and has no source lines to show
     """
     try:
@@ -76,7 +76,7 @@ def call_of_config(where: str, function: Any, **arguments: Any) -> Any:
 def result_of_config(where: str, function: Any, *, error: type[UserError] = CodeError, **arguments: Any) -> Any:
     """Call a function from a config, and turn every exception in it into one error.
 
-    :param where: how errors begin
+    :param where: prefix of errors
     :param error: the class of it
     """
     try:
@@ -147,7 +147,7 @@ def _known_names(function: Callable[..., Any]) -> tuple[bool, frozenset[str]]:
 def call_with_known(where: str, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     """Call a user's function with those keywords that it takes.
 
-    :param where: how errors begin
+    :param where: prefix of errors
     """
     try:
         takes_all, names = _known_names(function)

@@ -137,7 +137,7 @@ class TerminalHandler(StreamHandler):
 
 
 class SendingHandler(logging.Handler):
-    """Hands lines to a function.
+    """Passes lines to a function.
 
     :param receiver: function(level of `logging`, text)
     """
@@ -147,7 +147,7 @@ class SendingHandler(logging.Handler):
         self._receiver = receiver
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand it over."""
+        """Pass a line on."""
         self._receiver(record.levelno, record.getMessage())
 
 

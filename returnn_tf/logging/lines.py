@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional, Union
 from returnn_tf.logging.text import hms
 
 Number = Union[int, float]
-_KINDS = ("cost:", "error:")  # what names of losses begin with in the lines of steps only
+_KINDS = ("cost:", "error:")  # prefixes of names of losses in the lines of steps only
 
 
 class Setup(NamedTuple):

@@ -62,7 +62,7 @@ class Log:
     def attach(self) -> None:
         """Show lines on the standard output from now on, as programs, networks and trainings do.
 
-        Until then, e.g. for who only reads data, they go where `logging` of the process sends them.
+        Until then, e.g. in programs that only read data, `logging` of the process decides where they go.
         """
         if not self._logger.handlers:
             self._install(self._terminal.formatter)
@@ -139,7 +139,7 @@ class Log:
 
     @contextlib.contextmanager
     def at_level(self, level: Optional[int]) -> Iterator[None]:
-        """Show other lines on the standard output within the context; the files stay as they are.
+        """Change the level of the standard output within the context; that of the files stays.
 
         :param level: None: as it is, but in notebooks scores and warnings only
         """

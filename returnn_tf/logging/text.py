@@ -39,7 +39,7 @@ def bytes_text(count: float) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text of a file or a config as it may be printed: control characters as the escapes of Python.
+    """Return untrusted text in printable form: control characters as the escapes of Python.
 
     Else a tag or a label could change a terminal, hide what was printed before, or look like a line of this program.
 

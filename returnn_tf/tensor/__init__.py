@@ -1,4 +1,4 @@
-"""`Dim` and `Data`: what a tensor is, without any tensor."""
+"""`Dim` and `Data`: templates of tensors, without values."""
 
 from returnn_tf.tensor.axes import AxisDesc, resolve_axes, resolve_axis
 from returnn_tf.tensor.data import DTYPES, NUMERIC_DTYPES, Beam, Data

@@ -72,7 +72,7 @@ def parse_data_key(
     """Return the template of one data key.
 
     :param options: a dict of options, the number of labels, or (dim, number of axes with time and without batch)
-    :param where: how errors begin
+    :param where: prefix of errors
     :param float_dtype: dtype of data other than labels where the options do not say it
     :param sized: declared dims without a size -> the dims with the sizes that data keys give them; extended
     :raises ConfigError: names the key and the option
@@ -103,7 +103,7 @@ def options_of_pair(where: str, pair: tuple[int, ...]) -> dict[str, Any]:
 class _DataKey:
     """The options of one data key during conversion to a template.
 
-    :param where: how errors begin
+    :param where: prefix of errors
     """
 
     def __init__(self, where: str, key: str, opts: DataKeyOptions, float_dtype: str, sized: dict[Dim, Dim]) -> None:

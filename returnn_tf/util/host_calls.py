@@ -1,4 +1,4 @@
-"""Calls of Python functions within a graph, whose errors are found again behind those of TensorFlow."""
+"""Calls of Python functions within a graph, with access to the errors behind those of TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 class HostCallError(Exception):
-    """What TensorFlow gets to see of an error in a called function."""
+    """The form in which TensorFlow sees an error in a called function."""
 
 
 def host_call(function: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""HTML for notebooks and reports: tables, texts that fold. Nothing in it needs anything from elsewhere."""
+"""Self-contained HTML for notebooks and reports: tables, texts that fold."""
 
 from __future__ import annotations
 

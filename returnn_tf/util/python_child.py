@@ -26,7 +26,7 @@ def python_command(code: str, *arguments: str) -> list[str]:
 
     Python would first look into the working directory, where others may write: a ``json.py`` there would be executed.
 
-    :param code: what it runs, after it has loaded this package
+    :param code: run after this package is loaded
     :param arguments: its ``sys.argv[1:]``
     """
     flags = ["-P"] if sys.version_info >= (3, 11) else []  # older ones import nothing before they run the code

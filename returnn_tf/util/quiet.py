@@ -20,7 +20,7 @@ _PATIENCE = 5.0
 def without_info_lines() -> Iterator[None]:
     """Leave informational lines of C++ libraries out of what this process writes to file descriptor 2.
 
-    A process filters, not a thread or a file: if a library ends this process by a signal, its last words are shown.
+    A process filters, not a thread or a file: if a library ends this process by a signal, its last messages are shown.
     """
     program = shutil.which("sed")
     try:

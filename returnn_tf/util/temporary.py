@@ -1,4 +1,4 @@
-"""Temporary files and folders beside their target, those that a killed process left, and locks on files that change.
+"""Temporary files and folders beside their target, leftovers of killed processes, and locks on files that change.
 
 A name holds machine and process, so that no two processes ever write under the same one. While its process lives, a
 temporary file is locked (``flock``), which processes of other machines and containers see, too.
@@ -25,7 +25,7 @@ _PAUSE = 0.02
 _ATTEMPTS = 5
 _CLEANING = 1.0  # seconds; much more than another process needs to remove what it has locked
 
-#: What to do where there is no space for a file.
+#: Advice for a disk without space for a file.
 NO_SPACE = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some space of your quota",
@@ -35,10 +35,10 @@ _live: set[Temporary] = set()
 
 
 class Temporary:
-    """A new file or folder beside a target, which gets its name when it is complete. Use it as a context manager.
+    """A new file or folder beside a target, renamed to it when complete. Use it as a context manager.
 
-    :param target: path of what it becomes; its folder must exist
-    :param owner: in front of the name, e.g. of the model whose runs remove what killed ones left
+    :param target: path of the complete file or folder, whose parent must exist
+    :param owner: prefix of the name, e.g. the model whose runs remove the leftovers of killed ones
     :param folder: whether it is a folder
     :param clean: whether to remove those of the same target whose process is dead
     :raises OSError: it can't be made
@@ -78,9 +78,9 @@ class Temporary:
                 os.fsync(file.fileno())
 
     def publish(self, target: Optional[str] = None) -> None:
-        """Give it the name of the target, which is replaced if it exists; nothing remains to be removed.
+        """Rename it to the target, which is replaced if it exists; nothing remains to be removed.
 
-        :raises OSError: that is impossible
+        :raises OSError: the rename fails
         """
         os.replace(self.path, target or self.target)
         self._close()

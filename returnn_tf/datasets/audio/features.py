@@ -106,7 +106,7 @@ def check_norm(option: str, value: Any, dim: int, *, joined: bool, where: str) -
 
     :param dim: of the features, after derivatives
     :param joined: whether frames will be joined, which fits no vector
-    :param where: how errors begin
+    :param where: prefix of errors
     :return: as `normalized` takes it
     """
     if value is None or (isinstance(value, str) and value == "per_seq"):

@@ -14,7 +14,7 @@ from returnn_tf.util.installing import install_command
 def optional_package(purpose: str, *, extra: str = "audio", package: str = "") -> Iterator[None]:
     """Import packages in the body of ``with``; ConfigError if that fails.
 
-    :param purpose: what they are needed for, e.g. "to decode audio"
+    :param purpose: e.g. "to decode audio"
     :param extra: of this program, which has them
     :param package: one that is in no extra
     """
@@ -29,7 +29,7 @@ def need_packages(names: Iterable[str], purpose: str, *, package: str = "") -> N
     """Check that packages are installed, without importing them; else ConfigError.
 
     :param names: of the packages
-    :param purpose: what they are needed for
+    :param purpose: as of `optional_package`
     :param package: to install, if it is in no extra of this program
     """
     for name in names:

@@ -110,7 +110,7 @@ class RandomPermute:
     def parse(cls, value: Any, *, where: str) -> Optional[RandomPermute]:
         """Return the options, or None where nothing is to be changed (False, None, ``{}``).
 
-        :param where: how errors begin
+        :param where: prefix of errors
         :raises ConfigError: unknown options, limits the wrong way round, or an option of what is switched off
         """
         where = "%s: random_permute" % where

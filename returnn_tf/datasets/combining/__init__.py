@@ -1,1 +1,1 @@
-"""Datasets that combine others, or objects of configs, to one, and datasets that process another one."""
+"""Datasets that combine or process other datasets, or wrap objects of configs."""

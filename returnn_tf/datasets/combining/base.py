@@ -68,10 +68,10 @@ def error_of_inner(name: str, error: Exception) -> str:
 
 
 def read_inner(dataset: Dataset, index: int, epoch: int, keys: Sequence[str], nth: int = 0) -> dict[str, NDArray[Any]]:
-    """Return the data of a sequence as the dataset gives it by itself, its option ``window`` included.
+    """Return the data of a sequence with the dataset's own option ``window`` applied.
 
     :param index: position in its corpus
-    :param nth: how many times the epoch had it before
+    :param nth: number of its earlier occurrences in the epoch
     """
     data = dataset.read_again(index, epoch, keys, nth) if nth else dataset.read(index, epoch, keys)
     return dataset.with_window(data)
@@ -158,7 +158,7 @@ class CombiningDataset(Dataset):
         return self.read_again(index, epoch, keys, 0)
 
     def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
-        """Read a sequence that the epoch had before."""
+        """Read a repeated sequence of an epoch."""
         reader = self.open_epoch(epoch, list(keys), Chosen.single(index, nth))
         try:
             return reader.sequence(0).data

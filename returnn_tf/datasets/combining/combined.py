@@ -230,7 +230,7 @@ class CombinedDataset(StreamDataset):
         return any(dataset.redraws for dataset in self._inner)
 
     def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
-        """Read a sequence of its dataset that the epoch had before."""
+        """Read a repeated sequence of its dataset."""
         number, local = self._locate(index)
         wanted = [inner for key, inner in self._keys[number].items() if key in keys]
         return self._mapped(number, read_inner(self._inner[number], local, epoch, wanted, nth), keys)
@@ -324,7 +324,7 @@ def joined_spec(
     :param found: name of each dataset that has the key -> its format there
     :param dim: entry of the option ``data_dims``
     :param dtype: entry of the option ``data_dtypes``
-    :param owner: how errors begin
+    :param owner: prefix of errors
     :raises ConfigError: the datasets differ, or an option does not fit them
     """
     first, spec = next(iter(found.items()))

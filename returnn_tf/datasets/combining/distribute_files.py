@@ -227,7 +227,7 @@ def read_file_list(given: Any, *, where: str) -> list[Any]:
     """Return the entries of the option ``files``; an entry is a file, or a nested list or dict of files.
 
     :param given: the entries, a function that returns them, or a file with them
-    :param where: how errors begin
+    :param where: prefix of errors
     :raises ConfigError: for another form, or no entries
     :raises DataError: the file is missing or damaged
     """

@@ -134,7 +134,7 @@ _EXTRA = ("seq_tag", "seq_idx", "complete_frac")
 class Mapper:
     """The function of one kind, and the formats of its data.
 
-    :param owner: how errors begin
+    :param owner: prefix of errors
     :param map_seq: function of one sequence
     :param map_seq_stream: function of all sequences
     :param inputs: format of the data handed to it

@@ -352,7 +352,7 @@ def read_tag_lists(given: Any, names: Collection[str], *, owner: str) -> dict[st
     :param given: a file for all datasets, or a dict of dataset -> file. A file is a text file with one tag per line
         (.gz allowed) or a pickle (.pkl) of a list, or of a dict of dataset -> list
     :param names: the datasets
-    :param owner: how errors begin
+    :param owner: prefix of errors
     :raises ConfigError: the dict lacks a dataset
     :raises DataError: a file is missing or holds something else, lacks a dataset, or the lists differ in length
     """
@@ -444,7 +444,7 @@ def parse_data_map(value: Any, *, owner: str) -> dict[str, tuple[str, str]]:
     """Return data key -> (name of a dataset, key in it).
 
     :param value: such a dict, or a list of its items
-    :param owner: how errors begin
+    :param owner: prefix of errors
     :raises ConfigError: for another form
     """
     where = "%s: option 'data_map'" % owner

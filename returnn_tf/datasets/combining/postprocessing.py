@@ -145,7 +145,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         return True
 
     def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
-        """Read and process a sequence that the epoch had before."""
+        """Read and process a repeated sequence."""
         with contextlib.closing(self.open_epoch(epoch, list(keys), Chosen.single(index, nth))) as reader:
             return reader.sequence(0).data
 

@@ -180,9 +180,9 @@ class Dataset:
         raise NotImplementedError("%s.read" % type(self).__name__)
 
     def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
-        """Read a sequence that the epoch had before; different from `read` only if ``redraws``.
+        """Read a repeated sequence of an epoch; different from `read` only if ``redraws``.
 
-        :param nth: how many times
+        :param nth: number of earlier occurrences
         """
         return self.read(index, epoch, keys)
 
@@ -204,7 +204,7 @@ class Dataset:
             inner.close()
 
     def lengths_many(self, indices: NDArray[Any]) -> Optional[dict[str, list[int]]]:
-        """Return the lengths of several sequences by key, or None if `lengths` is to be asked for each of them."""
+        """Return the lengths of several sequences by key, or None to use `lengths` for each."""
         return None
 
     def lengths(self, index: int) -> Optional[dict[str, int]]:
@@ -296,7 +296,7 @@ class Dataset:
 
     @property
     def corpus_facts(self) -> orders.CorpusFacts:
-        """Return the facts by which an epoch is ordered."""
+        """Return the facts that determine the order of an epoch."""
         return orders.CorpusFacts(self.num_seqs, self.seq_lengths, self.tags_many)
 
     def needed_lengths(self) -> NDArray[Any]:
@@ -353,7 +353,7 @@ class Dataset:
         return chosen.share.of_order(order)
 
     def chosen_occurrences(self, epoch: int, chosen: Chosen) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return `chosen_order`, and how many times the epoch has each of them before, also in other shares."""
+        """Return `chosen_order`, and the number of earlier occurrences of each in the epoch, other shares included."""
         order = self.explicit_order(epoch, chosen)
         assert order is not None
         nth = orders.occurrences(order) if chosen.nth is None else chosen.nth
@@ -387,7 +387,7 @@ class Dataset:
         share: Optional[Share] = None,
         by_itself: Optional[bool] = None,
     ) -> Iterator[Example]:
-        """Iterate over all sequences of an epoch in its order, uncut.
+        """Yield all sequences of an epoch in its order, uncut.
 
         :param epoch: from 1
         :param seq_list: tags to read instead of the epoch's own order

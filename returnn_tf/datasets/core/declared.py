@@ -193,7 +193,7 @@ def specs_of_templates(templates: Any, *, where: str) -> dict[str, DataSpec]:
     """Return the format by data key.
 
     :param templates: data key -> dim, shape (time = None), sparse, dtype, ...
-    :param where: how errors begin
+    :param where: prefix of errors
     :raises ConfigError: for another form; names the key
     """
     if not isinstance(templates, Mapping) or not templates:

@@ -46,7 +46,7 @@ def place_of(dataset: Any, tag: str, position: int, epoch: int, file: str = "") 
 class EpochReader:
     """The sequences of one epoch by position; also what a user's chunking function receives, or a view of it.
 
-    Positions are asked for in ascending order by and large; what `release` has dropped is not asked for again.
+    Positions are requested in mostly ascending order; released ones are not requested again.
 
     :param dataset: ``datasets.base.Dataset``
     :param epoch: number, from 1
@@ -96,7 +96,7 @@ class EpochReader:
         raise NotImplementedError("%s.sequence" % type(self).__name__)
 
     def is_usable(self, position: int) -> bool:
-        """Return whether a sequence can be read, as far as ``skip_broken_seqs`` requires to know; it is kept then."""
+        """Return whether a sequence can be read; tested only with ``skip_broken_seqs``, which keeps the sequence."""
         if not self.dataset.opts.skip_broken_seqs:
             return True
         if position not in self.broken:
@@ -179,7 +179,7 @@ class EpochReader:
             del self._kept[old]
 
     def close(self) -> None:
-        """Free what reading needs; called once at the end of the epoch, also if it is left early."""
+        """Release resources; called once at the end of the epoch, also on early exit."""
 
 
 _LARGEST_BLOCK = 4096  # sequences to read at once
@@ -194,7 +194,7 @@ class Epoch(EpochReader):
     :param epoch: number, from 1
     :param order: corpus indices in the order of reading, or None for an endless dataset in corpus order
     :param keys: the data keys to read
-    :param nth: how many times each had occurred in the epoch before; None: it does not matter
+    :param nth: number of earlier occurrences of each in the epoch; None: irrelevant
     """
 
     def __init__(
@@ -436,7 +436,7 @@ class BlockReader:
     def _read(self, position: int) -> None:
         """Read the sequence at a position, with the next ones if nothing is wrong with them.
 
-        So an error is that of this sequence, and comes when it is its turn.
+        So an error belongs to this sequence, and is raised when it is reached.
         """
         self._columns, self._first, self._last = {}, position, position
         columns = self._read_block(position) if self._size > 1 else None

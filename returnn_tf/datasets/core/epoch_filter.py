@@ -30,7 +30,7 @@ class EpochFilter:
     def parse(cls, value: Any, *, owner: str, options: Collection[str] = ("max_mean_len",)) -> EpochFilter:
         """Parse the option; None or {}: no filter.
 
-        :param owner: how errors begin
+        :param owner: prefix of errors
         :param options: the options that an entry may have
         :raises ConfigError: for a range of another form, an unknown option, or one with a value of another type
         """

@@ -27,7 +27,7 @@ class GeneratingDataset(Dataset):
         num_seqs: Optional[float] = option(None, help="number of sequences; default: endless")
 
     def setup(self) -> None:
-        """Ask the subclass for its format."""
+        """Set the format by `make_specs`."""
         self._num_seqs = self._check_num_seqs()
         self.data_specs = self.windowed(self.make_specs())
 
@@ -119,7 +119,7 @@ def dim_and_ndim(value: object, *, option: str, ndim: int, owner: str = "") -> t
 
     :param option: for the error message
     :param ndim: if only the dim is given
-    :param owner: how the message begins
+    :param owner: prefix of the message
     """
     parts: list[object] = list(value) if isinstance(value, (list, tuple)) else [value, ndim]
     if len(parts) != 2 or not all(isinstance(part, int) for part in parts):

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 #: More threads than this hold each other up, since the part of reading that is Python runs in one at a time.
 _MOST_THREADS = 4
-#: Sequences per thread that are read, or being read, before they are asked for.
+#: Sequences per thread that are read, or being read, before they are requested.
 _PER_THREAD = 3
 
 
@@ -60,7 +60,7 @@ class ReadAheadOptions(BaseOptions):
 
 
 class ReadAhead(Generic[T]):
-    """Reads items in threads before they are asked for; from the second successive position on.
+    """Reads items in threads before they are requested; from the second successive position on.
 
     :param read: reads the item at a position; called in several threads
     :param has: returns whether there is an item at a position

@@ -29,7 +29,7 @@ MAX_BYTES = 1 << 31  # a decompressed file beyond this size is not a list of seq
 def path_of(value: Any, *, where: str) -> str:
     """Return a path that a config gives, or a function that returns it.
 
-    :param where: how errors begin
+    :param where: prefix of errors
     :raises ConfigError: it is not a path
     """
     value = result_of_config(where, value) if callable(value) else value

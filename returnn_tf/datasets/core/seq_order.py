@@ -171,7 +171,7 @@ _BY_LENGTH = frozenset(("sorted", "sorted_reverse", "laplace", "sort_bin_shuffle
 
 @dataclasses.dataclass(frozen=True)
 class CorpusFacts:
-    """The facts on a corpus by which its sequences are ordered.
+    """The facts about a corpus that determine the order of its sequences.
 
     :param num_seqs: None: endless
     :param seq_lengths: returns the lengths [num_seqs], or None if they are not known without reading
@@ -192,7 +192,7 @@ class EpochOrder:
     """The options of a dataset on the order of its sequences, applied to an epoch.
 
     :param opts: of the dataset
-    :param owner: how errors begin
+    :param owner: prefix of errors
     :param parse: parses the option ``seq_ordering``
     :raises ConfigError: the options contradict each other
     """

@@ -88,7 +88,7 @@ class Chosen:
     def single(cls, index: int, nth: int = 0) -> Chosen:
         """Return the choice of one sequence alone.
 
-        :param nth: how many times the epoch had it before
+        :param nth: number of its earlier occurrences in the epoch
         """
         return cls(seq_order=[index] * (nth + 1), share=Share(done=((nth,),)) if nth else None, by_itself=True)
 

@@ -167,7 +167,7 @@ class StreamDataset(Dataset):
 
 
 class StreamedEpoch(EpochReader):
-    """An epoch of a stream: reads ahead only as far as it is asked for, and keeps sequences until `release`.
+    """An epoch of a stream: reads only as far as requested, and keeps sequences until `release`.
 
     :param chosen: see ``Dataset.open_epoch``
     """

@@ -16,7 +16,7 @@ _BLOCK = 4096
 def warn_of_unknown(owner: str, name: str, path: object, listed: Collection[str], known: Iterable[str]) -> None:
     """Log that a file with tags to keep has some that the corpus lacks, if it has any that are there.
 
-    :param owner: how the message begins
+    :param owner: prefix of the message
     :param name: of the option with the file
     :param path: of the file
     """

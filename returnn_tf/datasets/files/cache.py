@@ -56,9 +56,9 @@ def _touch(path: str) -> None:
 LOCK = ".cache-lock"
 PART = ".cache-part"
 DAY = 24 * 3600.0
-#: Copies that nobody used for this time are removed.
+#: Copies that are unused for this number of days are removed.
 MOST_DAYS = 31.0
-#: If there is no space for a new copy, also those which were not used for this time.
+#: The same when the disk has no space for a new copy.
 MOST_DAYS_IF_FULL = 1.0
 #: Bytes that stay free on the disk.
 RESERVE = 1 << 30
@@ -157,7 +157,7 @@ class FileCache:
         return status.f_bavail * status.f_frsize
 
     def _remove_old(self) -> None:
-        """Remove what nobody used for long; once a day, whichever process comes first."""
+        """Remove copies that are unused for long, once a day by the first process."""
         marker = os.path.join(self.folder, ".cleaned")
         with contextlib.suppress(OSError):
             if time.time() - os.path.getmtime(marker) < DAY:
@@ -184,7 +184,7 @@ class FileCache:
         return removed
 
     def _copies(self) -> Iterator[tuple[float, str]]:
-        """Iterate over (time of the last use, path of the copy)."""
+        """Yield (time of the last use, path of the copy)."""
         for folder, _, names in os.walk(self.folder):
             for name in names:
                 if name.endswith(LOCK):
@@ -254,7 +254,7 @@ def _locked(copy: str) -> Iterator[None]:
 
 
 class _Patience:
-    """Waits while another process copies.
+    """Waits for another process that copies.
 
     :param part: the file that this process writes
     """

@@ -89,7 +89,7 @@ def longest_string(dataset: h5py.Dataset) -> int:
 
 
 def _raw(dataset: h5py.Dataset) -> Iterator[bytes]:
-    """Iterate over the stored records of the array in pieces."""
+    """Yield the stored records of the array in pieces."""
     count = dataset.shape[0]
     if dataset.chunks is None:
         offset = dataset.id.get_offset()

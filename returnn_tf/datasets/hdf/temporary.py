@@ -18,9 +18,9 @@ class Output:
     """A new HDF file. The HDF5 library writes through it, and never sees that a write fails.
 
     If the library can't write all that it holds, it crashes at the end of the process. So the first error is kept, and
-    what comes after it is dropped.
+    later writes are dropped.
 
-    :param filename: the name that the file gets when it is complete
+    :param filename: the name of the complete file
     :param start: file with whose content it begins
     :raises OSError: it can't be made
     """
@@ -44,11 +44,11 @@ class Output:
             raise
 
     def readinto(self, buffer: Any) -> int:
-        """Read bytes at the position; what was dropped is missing."""
+        """Read bytes at the position, without those that were dropped."""
         return self._raw.readinto(buffer) or 0
 
     def read(self, size: int = -1) -> bytes:
-        """Read bytes at the position; what was dropped is missing."""
+        """Read bytes at the position, without those that were dropped."""
         return self._raw.read(size) or b""
 
     def write(self, data: Any) -> int:
@@ -94,7 +94,7 @@ class Output:
             raise not_written(self.filename, self.error or exc) from exc
 
     def complete(self) -> None:
-        """Close the file, and have it on the disk.
+        """Close the file and sync it to the disk.
 
         :raises DataError: it can't be written
         """
@@ -107,9 +107,9 @@ class Output:
             self._raw.close()
 
     def publish(self) -> None:
-        """Give the complete file its name.
+        """Rename the complete file to its target.
 
-        :raises DataError: that is impossible
+        :raises DataError: the rename fails
         """
         with self.reporting():
             self._temporary.publish()
@@ -118,7 +118,7 @@ class Output:
         """Remove what was written, unless it is published."""
         if self.file is not None:
             if self.error is None:
-                self.error = OSError("aborted")  # nothing needs to be written any more
+                self.error = OSError("aborted")  # no further writes are needed
             with contextlib.suppress(OSError, RuntimeError):
                 self.file.close()
             self.file = None

@@ -272,7 +272,7 @@ class HDFWriter:
                     streams.append("targets/data/" + key, [_with_time(value) for value in targets[key]], key)
                 )
             if not self._keys:
-                columns.append([0] * len(seq_tag))  # other readers want a second column
+                columns.append([0] * len(seq_tag))  # other readers expect a second column
             streams.append_rows(columns, list(seq_tag))
             streams.flush()
         self.num_seqs += len(seq_tag)

@@ -24,7 +24,7 @@ MIN_BYTES = 2**18
 
 @dataclasses.dataclass(frozen=True)
 class SharedArray:
-    """What the parent needs to find an array.
+    """The description by which the parent maps an array.
 
     :param fd: file descriptor in the loading process
     """
@@ -59,7 +59,7 @@ def shared_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def detached(feed: dict[str, NDArray[Any]]) -> tuple[dict[str, Any], list[int]]:
-    """Return a feed with the arrays in shared memory described, and their file descriptors, to be closed later."""
+    """Return a feed with its arrays in shared memory as descriptions, and their file descriptors, to be closed."""
     entries: dict[str, Any] = {}
     fds: list[int] = []
     for key, array in feed.items():
@@ -74,7 +74,7 @@ def detached(feed: dict[str, NDArray[Any]]) -> tuple[dict[str, Any], list[int]]:
 
 
 def attached(feed: dict[str, Entry], pid: int) -> dict[str, NDArray[Any]]:
-    """Return the feed with the arrays of a loading process.
+    """Return a feed with the arrays of a loading process mapped.
 
     :raises OSError: it has ended
     """

@@ -70,7 +70,7 @@ class ForkedProcess:
 def start_process(service: Service) -> tuple[Any, Connection]:
     """Start a process.
 
-    :param service: what it does
+    :param service: its work
     :return: the process (poll, wait, kill, pid) and the connection to it
     :raises ConfigError: the service cannot be pickled and there is no fork
     """
@@ -158,7 +158,7 @@ CLOSE_SECONDS = 2.0
 class WorkerProcess:
     """A process with a service. It ends with ``close``, or within seconds of this process, however that ends.
 
-    :param what: what it is, for messages, e.g. "process 1 of dataset 'train'"
+    :param what: its name in messages, e.g. "process 1 of dataset 'train'"
     :raises ConfigError: the service can't be sent to a process
     """
 

@@ -29,7 +29,7 @@ PARENTS_SIGNALS = [
 
 
 class Service(Protocol):
-    """What a process does."""
+    """The work of a process."""
 
     def serve(self, connection: Connection) -> None:
         """Answer the messages of the parent; return, or raise EOFError or ConnectionError, when it is gone."""

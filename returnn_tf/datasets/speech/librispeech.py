@@ -50,7 +50,7 @@ class ZipPart:
         self._prefix = "%s%s/" % (_ROOT, self.name)
 
     def transcripts(self) -> Iterator[tuple[str, str]]:
-        """Iterate over (path, content) of the transcripts."""
+        """Yield (path, content) of the transcripts."""
         for name, row in self._archive.rows.items():
             if name.startswith(self._prefix) and _TRANSCRIPT.fullmatch(name, len(self._prefix)):
                 yield "%s:%s" % (self.path, name), _decoded(self._archive.read(row, name), name)
@@ -90,14 +90,14 @@ class FolderPart:
         self._use_cache_manager = use_cache_manager
 
     def transcripts(self) -> Iterator[tuple[str, str]]:
-        """Iterate over (path, content) of the transcripts."""
+        """Yield (path, content) of the transcripts."""
         for path in sorted(glob.glob(os.path.join(glob.escape(self.path), "*", "*", "*.trans.txt"))):
             name = os.path.relpath(path, self.path).replace(os.sep, "/")
             if _TRANSCRIPT.fullmatch(name):
                 yield path, read_text(path)
 
     def locate(self, name: str) -> int:
-        """Return a number that is not used."""
+        """Return 0: rows are unused."""
         return 0
 
     def audio(self, name: str, row: int) -> str:
@@ -121,7 +121,7 @@ Part = Union[ZipPart, FolderPart]
 def find_parts(path: str, prefix: str, *, use_zip: bool, where: str) -> list[str]:
     """Return the paths of the parts whose names begin with a prefix, sorted.
 
-    :param where: how errors begin
+    :param where: prefix of errors
     :raises ConfigError: there are none, or the directory is not that of LibriSpeech
     """
     ending = ".zip" if use_zip else ""

@@ -33,7 +33,7 @@ class _Incomplete(Exception):
 
 
 def read_dicts(pieces: Iterable[bytes], *, keys: Collection[str], where: str) -> Iterator[dict[str, Any]]:
-    """Iterate over the dicts of a list, with some of their keys.
+    """Yield the dicts of a list, with some of their keys.
 
     Values are strings, integers, floats without exponent, True, False, None, and lists, tuples and dicts of these.
 

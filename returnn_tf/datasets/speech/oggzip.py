@@ -52,7 +52,7 @@ class OggZipPart:
         self.folder = folder
 
     def dicts(self) -> Iterator[dict[str, Any]]:
-        """Iterate over the entries of the text."""
+        """Yield the entries of the text."""
         if self.text is not None:
             yield from read_dicts(_file_pieces(self.text), keys=_KEYS, where="text %r" % self.text)
             return
@@ -247,7 +247,7 @@ def _place(part: OggZipPart) -> str:
 
 
 def _file_pieces(path: str) -> Iterator[bytes]:
-    """Iterate over the content of a text file, decompressed if its name ends in .gz."""
+    """Yield the content of a text file, decompressed if its name ends in .gz."""
     try:
         with open_regular(path) as raw, gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw as file:
             while piece := file.read(_PIECE):

@@ -123,7 +123,7 @@ class ZipArchive:
         return os.pread(file, count, offset)
 
     def pieces(self, name: str, size: int = 1 << 20) -> Iterator[bytes]:
-        """Iterate over the content of a member in pieces.
+        """Yield the content of a member in pieces.
 
         :param size: bytes of the packed content of a piece
         :raises DataError: there is no such member, or it is damaged

@@ -120,7 +120,7 @@ def is_bliss(path: str) -> bool:
 
 
 def read_bliss(path: str) -> Iterator[BlissSegment]:
-    """Iterate over the segments of a corpus in the order of the file, and of the files which it includes.
+    """Yield the segments of a corpus in the order of the file, and of the files which it includes.
 
     The memory does not depend on the size of the file.
 

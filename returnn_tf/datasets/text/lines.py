@@ -133,7 +133,7 @@ class LineTags:
     """Tags such as "line-7", without a table of all of them.
 
     :param prefix: before the number, which counts from 0
-    :param where: how errors begin
+    :param where: prefix of errors
     """
 
     def __init__(self, prefix: str, where: str) -> None:

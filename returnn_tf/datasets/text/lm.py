@@ -33,7 +33,7 @@ class CorpusLines:
     """Files as one corpus; they are opened when they are first needed.
 
     :param opts: of the dataset
-    :param where: how errors begin
+    :param where: prefix of errors
     :raises DataError: a file given by its path is missing
     """
 
@@ -165,7 +165,7 @@ class InOrderEpoch(Epoch):
     :param epoch: number, from 1
     :param order: corpus indices in the order of reading
     :param keys: the data keys to read
-    :param nth: how many times each had occurred in the epoch before
+    :param nth: number of earlier occurrences of each in the epoch
     :param by_itself: no random numbers run through the epoch
     :param skip_invalid: leave out sequences that raise `InvalidSequence`; later ones move up
     :param max_logged: number of those that are logged one by one
@@ -370,7 +370,7 @@ class LmDataset(Dataset):
         """Read a line.
 
         :param rng: random numbers of the epoch; None: those of this line
-        :param nth: how many times the epoch had this line before
+        :param nth: number of its earlier occurrences in the epoch
         :raises DataError: naming the line
         """
         text = self._post_process(self._lines.text(index).strip())

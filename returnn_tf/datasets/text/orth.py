@@ -190,7 +190,7 @@ def make_post_processing(value: Any, *, owner: str = "orth_post_process") -> Pos
 
     :param value: the name of a function of this module, calls of ``get_remove_chars`` and ``get_replace``, several of
         these separated by commas; a function; a list of these, which are applied one after the other; None for none
-    :param owner: how errors begin
+    :param owner: prefix of errors
     :raises ConfigError: for anything else
 
     >>> make_post_processing(["lowercase", "get_remove_chars('-')"])("Re-read")

@@ -52,7 +52,7 @@ def make_word(phones: Iterable[str]) -> list[Allophone]:
 def set_context(allophones: Sequence[Allophone], with_context: frozenset[str], size: int) -> None:
     """Set the context of allophones, across words.
 
-    :param with_context: the phonemes that have a context and are one; others end it
+    :param with_context: the phonemes that have and form a context; others end it
     :param size: number of phonemes at each side
     """
     for sequence, name in ((allophones, "before"), (allophones[::-1], "after")):
@@ -155,7 +155,7 @@ class PhoneSequences:
     """Makes label sequences of texts.
 
     :param opts: `PhoneOptions`
-    :param where: how errors begin
+    :param where: prefix of errors
     :raises DataError: a file is missing or damaged
     :raises ConfigError: the files do not fit each other
     """

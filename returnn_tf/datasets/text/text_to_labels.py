@@ -72,7 +72,7 @@ class TextToLabels:
 def make_text_to_labels(opts: LmOptions, where: str) -> TextToLabels:
     """Return the conversion that the options of an LmDataset choose.
 
-    :param where: how errors begin
+    :param where: prefix of errors
     :raises ConfigError: for none, or contradicting options
     """
     given = [name for name in _FORMS if getattr(opts, name)]

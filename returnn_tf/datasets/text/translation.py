@@ -70,7 +70,7 @@ class ParallelFiles:
     :param folder: of the files; ``.gz`` is appended to names that are not there
     :param postfix: end of their names
     :param sides: "source", and "target" if there are targets
-    :param where: how errors begin
+    :param where: prefix of errors
     :raises DataError: a file is missing
     """
 

@@ -61,7 +61,7 @@ class Vocabulary:
     A vocabulary in a config is a dict of ``Options``, see `make_vocabulary`.
 
     :param args: the options ``positional``, in this order
-    :param owner: how errors begin
+    :param owner: prefix of errors
     :param given: options by name
     :raises ConfigError: for wrong options
     :raises DataError: for a file that is missing or not a vocabulary

@@ -249,7 +249,7 @@ class BytePairEncoding(Vocabulary):
 
 
 def _words_and_groups(sentence: str) -> Iterator[tuple[str, bool]]:
-    """Iterate over the words, with whether they stay whole: ``$name`` and a group ``{...}`` after it."""
+    """Yield the words, with whether they stay whole: ``$name`` and a group ``{...}`` after it."""
     after_name = in_group = False
     for word in sentence.split():
         if word[0] == "$" and len(word) > 1:

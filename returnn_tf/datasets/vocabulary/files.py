@@ -144,7 +144,7 @@ def _refuse_numbers(lines: list[str], where: str) -> None:
 def table_of_labels(labels: Iterable[Any], where: str, place: str = "id %d", *, first: int = 0) -> LabelTable:
     """Return the table of labels by id.
 
-    :param where: how errors begin
+    :param where: prefix of errors
     :param place: how errors call the position of a label, counted from ``first``
     :raises DataError: there are none, or a label occurs twice
     """

@@ -30,7 +30,7 @@ def make_vocabulary(options: Any, *, owner: str = "") -> Vocabulary:
 
     :param options: a dict with the options of the class ``class``; by default that is BytePairEncoding if there is a
         ``bpe_file``, else Vocabulary. Or a vocabulary, which is returned
-    :param owner: how errors begin, e.g. "dataset 'train': targets"
+    :param owner: prefix of errors, e.g. "dataset 'train': targets"
     :raises ConfigError: for wrong options
     :raises DataError: for a file that is missing or not a vocabulary
 

@@ -39,7 +39,7 @@ def allocating(allocate: Allocate) -> Iterator[None]:
 
 @dataclasses.dataclass
 class BatchPlan:
-    """The content of a batch, planned before any data is read.
+    """The content of a batch, planned before data is read.
 
     :param parts: sequences, chunks or pieces of sequences in order
     :param places: for each part its row in the batch, ascending, and the frame of that row where it starts (same for

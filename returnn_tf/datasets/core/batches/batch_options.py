@@ -14,7 +14,7 @@ from returnn_tf.datasets.core.per_key import is_int, per_key
 
 @dataclass
 class GivenBatchOptions:
-    """The options as a config gives them."""
+    """The options in a config."""
 
     batch_size: Union[None, int, dict[str, Any]] = option(
         1, help="frames of a batch, padding included, for every data key or by key"
@@ -118,7 +118,7 @@ class BatchOptions:
 
 
 def _names(limit: Any, key: str) -> bool:
-    """Return whether a limit that applies to a key is for this one, as of a dict or -n, and not for all."""
+    """Return whether a limit names this key, as a dict or -n does, rather than all keys."""
     if isinstance(limit, Mapping):
         return key in limit  # a NumbersDict may have a value for all others
     return limit is not None and limit < 0

@@ -53,7 +53,7 @@ class Chunking:
         return cls(size, step, min_chunk_size, variance)
 
     def chunks(self, lengths: dict[str, int], rng: random.Random) -> Iterator[Chunk]:
-        """Return the chunks of one sequence, at least one.
+        """Yield the chunks of one sequence, at least one.
 
         :param lengths: key -> frames of the sequence, for the keys to chunk
         :raises DataError: the lengths are inconsistent
@@ -281,7 +281,7 @@ def _itself(epoch: Any) -> Any:
 
 
 def _function_slices(epoch: EpochReader, keys: list[str], chunking: Chunking, recurrent_net: bool) -> Iterator[Slice]:
-    """Iterate over the result of a user's chunking function.
+    """Yield the result of a user's chunking function.
 
     Its items are (position, start, end), with start and end as int or dict by key.
     """
