@@ -2,9 +2,15 @@
 
 from returnn_tf.tensor.axes import AxisDesc, resolve_axes, resolve_axis
 from returnn_tf.tensor.data import DTYPES, NUMERIC_DTYPES, Beam, Data
-from returnn_tf.tensor.dim import Dim
+from returnn_tf.tensor.dim import (
+    Dim,
+    DimKind,
+    FeatureDim,
+    SpatialDim,
+    batch_dim,
+    single_step_dim,
+)
 from returnn_tf.tensor.dim_expr import DimExpr
-from returnn_tf.tensor.dim_kind import DimKind
 from returnn_tf.tensor.expected_dims import ImplicitDim, OptionalDim
 from returnn_tf.tensor.extern_data import (
     SEQ_TAG,
@@ -12,12 +18,6 @@ from returnn_tf.tensor.extern_data import (
     extern_data_options,
     parse_data_key,
     parse_extern_data,
-)
-from returnn_tf.tensor.user_dims import (
-    FeatureDim,
-    SpatialDim,
-    batch_dim,
-    single_step_dim,
 )
 
 __all__ = [

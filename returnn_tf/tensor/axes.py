@@ -7,8 +7,7 @@ from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.errors import AxisError, ConfigError, did_you_mean
 from returnn_tf.tensor.data import Data
-from returnn_tf.tensor.dim import Dim
-from returnn_tf.tensor.dim_kind import DimKind
+from returnn_tf.tensor.dim import Dim, DimKind
 from returnn_tf.tensor.dim_names import NO_NAMES, DimNames
 
 AxisDesc = Union[Dim, str, int]

@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
-from returnn_tf.tensor.dim import Dim
-from returnn_tf.tensor.dim_kind import DimKind
+from returnn_tf.tensor.dim import Dim, DimKind
 from returnn_tf.util.html import paragraph, table
 
 #: Names of the dtypes of tensors.

@@ -7,15 +7,40 @@ the lowering, looked up by dim, and those of a derived dim are computed from its
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import enum
+from typing import Any, Callable, Optional, Union
+from weakref import WeakValueDictionary
 
-from returnn_tf.tensor.dim_arithmetic import DimArithmetic
-from returnn_tf.tensor.dim_expr import DimExpr, terms_of
-from returnn_tf.tensor.dim_kind import DimKind
-from returnn_tf.tensor.dim_text import brief_name
+from returnn_tf.tensor.dim_expr import (
+    DimExpr,
+    QuotientExpr,
+    SumExpr,
+    Terms,
+    added,
+    divided,
+    multiplied,
+    terms_of,
+    without_factor,
+)
+
+#: Descriptions of the automatic dims of `extern_data`; ``stag:`` names in configs search this text.
+EXTERN_PREFIX = "time:var:extern_data:"
+# The operands are part of the keys, and the derived dim refers to them: an entry lives as long as its dim.
+_derived_dims: WeakValueDictionary[Any, Dim] = WeakValueDictionary()
 
 
-class Dim(DimArithmetic):
+class DimKind(enum.Enum):
+    """The role of a dim."""
+
+    BATCH = "batch"
+    SPATIAL = "spatial"
+    FEATURE = "feature"
+    #: The steps of a loop, for layers of the loop that are computed for all steps at once: names such as "T" or
+    #: "spatial" never denote it, so that a layer refers to the same axes inside and outside of the loop.
+    LOOP = "loop"
+
+
+class Dim:
     """One dimension.
 
     Sums, differences, products and quotients with other dims and ints are dims, the same object for equal expressions:
@@ -119,6 +144,111 @@ class Dim(DimArithmetic):
             dim = dim.same_as
         return dim.with_operands(Dim.declared)
 
+    # --- arithmetic ---
+
+    def as_kind(self, kind: DimKind, description: str = "") -> Dim:
+        """Return a new dim of the same static size and another kind; a dynamic one keeps its lengths."""
+        if kind is self.kind:
+            return self
+        if self.size is not None:
+            return Dim(kind, self.size, description or self.description, auto=True)
+        return self._derived(QuotientExpr(self, 1, up=True), kind)
+
+    def __add__(self, other: Union[Dim, int]) -> Dim:
+        return self._of(added(terms_of(self), _operand(other)))
+
+    def __sub__(self, other: Union[Dim, int]) -> Dim:
+        return self._of(added(terms_of(self), _operand(other), -1))
+
+    def __rsub__(self, other: int) -> Dim:
+        return self._of(added(_operand(other), terms_of(self), -1))
+
+    def __mul__(self, other: Union[Dim, int]) -> Dim:
+        return self._of(multiplied(terms_of(self), _operand(other)))
+
+    def __floordiv__(self, other: Union[Dim, int]) -> Dim:
+        return self.floordiv_right(other)
+
+    def __truediv__(self, other: Union[Dim, int]) -> Dim:
+        return self.floordiv_right(other)
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    __radd__ = add_left = add_right = __add__
+    sub_left = sub_right = __sub__
+    __rmul__ = mul_right = __mul__
+
+    def mul_left(self, other: Union[Dim, int]) -> Dim:
+        """Return ``other * self``."""
+        return self._of(multiplied(_operand(other), terms_of(self)))
+
+    def ceildiv_right(self, by: Union[Dim, int]) -> Dim:
+        """Return ``ceil(self / by)``; repeated division folds, and dividing a multiple gives the dim back."""
+        return self._quotient(by, up=True, left=False)
+
+    def ceildiv_left(self, by: Union[Dim, int]) -> Dim:
+        """Return ``ceil(self / by)``; of a product it removes the first factor."""
+        return self._quotient(by, up=True, left=True)
+
+    def floordiv_right(self, by: Union[Dim, int]) -> Dim:
+        """Return ``floor(self / by)``."""
+        return self._quotient(by, up=False, left=False)
+
+    def floordiv_left(self, by: Union[Dim, int]) -> Dim:
+        """Return ``floor(self / by)``; of a product it removes the first factor."""
+        return self._quotient(by, up=False, left=True)
+
+    #: Division of dims whose sizes are multiples.
+    div_right, div_left = floordiv_right, floordiv_left
+
+    def _quotient(self, by: Union[Dim, int], *, up: bool, left: bool) -> Dim:
+        if not _operand(by) or (isinstance(by, int) and by < 0):
+            raise ValueError("%s can only be divided by a positive number, not by %s." % (self, by))
+        exact = None if isinstance(by, int) else without_factor(terms_of(self), by, left=left)
+        if exact is None and isinstance(by, Dim) and by.size is not None:
+            by = by.size  # of a static divisor only the size counts
+        if exact is None and isinstance(by, int):
+            exact = divided(terms_of(self), by)
+        if exact is not None:
+            return self._of(exact)
+        inner = self.expr
+        if isinstance(inner, QuotientExpr) and inner.up is up and isinstance(by, int) and isinstance(inner.by, int):
+            operand: Dim = inner.dim
+            return operand._quotient(inner.by * by, up=up, left=left).as_kind(self.kind)
+        return self._derived(QuotientExpr(self, by, up), self.kind)
+
+    def _of(self, terms: Terms) -> Dim:
+        """Return the dim of a polynomial, of this kind: an operand alone is itself."""
+        if len(terms) == 1:
+            ((factors, coefficient),) = terms.items()
+            if coefficient == 1 and len(factors) == 1:
+                operand: Dim = factors[0]
+                if operand.kind is self.kind or operand.size is None:
+                    return operand.as_kind(self.kind)
+        return self._derived(SumExpr(terms), self.kind)
+
+    def with_operands(self, func: Callable[[Dim], Dim]) -> Dim:
+        """Return a derived dim with every operand replaced by ``func(operand)``; itself if nothing changes."""
+        if self.expr is None or all(func(a) is a for a in self.expr.args):
+            return self
+        return self._of(self.expr.rebuilt(func))
+
+    def _derived(self, expr: DimExpr, kind: DimKind) -> Dim:
+        """Return the dim of an expression, always the same object."""
+        key = type(expr), expr.key, kind
+        dim: Optional[Dim] = _derived_dims.get(key)
+        if dim is None:
+            size = None
+            if all(a.size is not None for a in expr.args):
+                size = (
+                    expr.evaluate(lambda d: d.size, max)
+                    if expr.args
+                    else max(sum(expr.terms.values()) if isinstance(expr, SumExpr) else 0, 0)
+                )
+            dim = _derived_dims[key] = Dim(kind, size, "", expr, auto=not expr.args)
+        return dim
+
     # --- text ---
 
     def __str__(self) -> str:
@@ -129,3 +259,35 @@ class Dim(DimArithmetic):
 
     def __repr__(self) -> str:
         return "Dim{%s %s}" % (self.kind.value, self)
+
+
+def _operand(value: Any) -> Terms:
+    if isinstance(value, bool) or not isinstance(value, (int, Dim)):
+        raise TypeError("A dim can be combined with dims and ints, not with %r." % (value,))
+    return terms_of(value)
+
+
+def brief_name(dim: Any) -> str:
+    """Return the name to show; that of a derived dim has those of its operands. Empty without a name."""
+    if dim.description.startswith(EXTERN_PREFIX):
+        key = dim.description[len(EXTERN_PREFIX) :]
+        return "time" if key == "data" else "time:%s" % key
+    if dim.description or dim.expr is None:
+        return str(dim.description)
+    shown: str = dim.expr.show(lambda operand: brief_name(operand) or str(operand)) if dim.expr.args else ""
+    return shown
+
+
+def SpatialDim(description: str = "", dimension: Optional[int] = None) -> Dim:
+    """Return a time or other spatial dim; dynamic without ``dimension``."""
+    return Dim(DimKind.SPATIAL, dimension, description)
+
+
+def FeatureDim(description: str = "", dimension: Optional[int] = None) -> Dim:
+    """Return a feature (channel) dim."""
+    return Dim(DimKind.FEATURE, dimension, description)
+
+
+batch_dim = Dim(DimKind.BATCH, None, "batch")
+#: Marks a loop without an axis: one step (see the `rec` layer).
+single_step_dim = Dim(DimKind.SPATIAL, None, "single-step")

@@ -12,10 +12,7 @@ from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size, axis_sizes, from_options, option
 from returnn_tf.tensor.axes import resolve_axis
 from returnn_tf.tensor.data import DTYPES, Data, default_feature_axis, default_time_axis
-from returnn_tf.tensor.dim import Dim
-from returnn_tf.tensor.dim_kind import DimKind
-from returnn_tf.tensor.dim_text import EXTERN_PREFIX
-from returnn_tf.tensor.user_dims import batch_dim
+from returnn_tf.tensor.dim import EXTERN_PREFIX, Dim, DimKind, batch_dim
 
 #: The data key of the names of the sequences; it need not be declared, and datasets need not deliver it.
 SEQ_TAG = "seq_tag"

@@ -7,8 +7,7 @@ from typing import Optional
 
 from returnn_tf.config.errors import DimError
 from returnn_tf.tensor.data import Data, default_feature_axis
-from returnn_tf.tensor.dim import Dim
-from returnn_tf.tensor.dim_kind import DimKind
+from returnn_tf.tensor.dim import Dim, DimKind
 
 
 def match_axes(data: Data, into: Data, *, strict: bool = False, ones: bool = True) -> list[Optional[int]]:
