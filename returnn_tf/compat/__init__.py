@@ -1,4 +1,4 @@
-"""What is for users of RETURNN: the modules and names that their configs import, and what these hand out.
+"""The room for users of RETURNN: the modules and names that their configs import, and the objects behind these.
 
 The rest of the package does not import this one, and works without it; see `returnn_tf.config.registry`.
 """

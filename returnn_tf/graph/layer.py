@@ -246,7 +246,7 @@ class Layer(Sealable):
 
     @property
     def plan(self) -> LayerPlan:
-        """What `template` found."""
+        """The plan of `template`."""
         return self.node.plan
 
     @property
@@ -483,7 +483,7 @@ class Planned(Layer, Generic[P]):
 
     @property
     def plan(self) -> P:
-        """What `template` found."""
+        """The plan of `template`."""
         return cast(P, super().plan)
 
 

@@ -1,4 +1,4 @@
-"""What speaks the formats and protocols of RASR: archives, its processes, and this program inside of it.
+"""The formats and protocols of RASR: archives, its processes, and this program inside of it.
 
 The rest of the package does not import this one, and works without it; see `returnn_tf.config.registry`.
 """

@@ -67,12 +67,12 @@ def read_config(pairs: dict[str, str], task: str) -> Config:
 
 _UNIT = "PythonFeatureScorer"
 
-#: What runs in this process: at most one training or forwarding.
+#: The running training or forwarding of this process.
 _running: dict[str, Any] = {}
 
 
 class Nothing:
-    """What RASR gets for ``action:nop``: it takes everything, and does nothing."""
+    """Accepts every call of RASR and does nothing, for ``action:nop``."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -68,13 +68,13 @@ def get_shared_vocab(vocab_strings: Sequence[str]) -> Any:
 
 
 def optional_add(*args: Any) -> Any:
-    """Return the sum of the arguments that are not None; None if there are none."""
+    """Return the sum of the arguments that are not None, or None."""
     given = [x for x in args if x is not None]
     return sum(given[1:], given[0]) if given else None
 
 
 def optional_mul(*args: Any) -> Any:
-    """Return the product of the arguments that are not None; None if there are none."""
+    """Return the product of the arguments that are not None, or None."""
     result = None
     for x in args:
         if x is not None:

@@ -1,1 +1,1 @@
-"""What import statements in configs find: stand-ins for modules of RETURNN, see `returnn_tf.compat.modules`."""
+"""Import statements in configs: stand-ins for modules of RETURNN, see `returnn_tf.compat.modules`."""

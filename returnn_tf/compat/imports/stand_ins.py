@@ -48,7 +48,7 @@ _REPLACEMENTS = {
 
 
 def line_of_caller() -> str:
-    """Return file and line of the code of the user that is being run, with its text; "" if there is none."""
+    """Return file, line and text of the innermost running code of the user, or ""."""
     frame: Any = sys._getframe(1)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
@@ -205,7 +205,7 @@ def serve_package(name: str) -> None:
 
 
 class Imports(ConfigImports):
-    """What import statements of configs find: stand-ins for RETURNN's modules, and TensorFlow with its older names."""
+    """Resolves import statements of configs to stand-ins for RETURNN's modules, and TensorFlow with its older names."""
 
     def instead(self, name: str, fromlist: Any) -> Optional[types.ModuleType]:
         """Return TensorFlow, or the stand-in for a module of RETURNN unless a file of the user has its name."""

@@ -1,4 +1,4 @@
-"""``from returnn.tf.engine import get_global_engine``: what functions of configs ask the running engine for."""
+"""``from returnn.tf.engine import get_global_engine``: an error that names the alternatives."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class ForwardCallbackIface:
         """
 
     def process_seq(self, *, seq_tag: str, outputs: Any) -> None:
-        """Take the outputs of a sequence.
+        """Process the outputs of a sequence.
 
         :param outputs: name -> output with ``raw_tensor`` (array without batch axis) and ``dims``
         """

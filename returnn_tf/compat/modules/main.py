@@ -1,4 +1,4 @@
-"""``import returnn.__main__ as rnn``: the steps by which scripts read a config and set up the log."""
+"""``import returnn.__main__ as rnn``: functions by which scripts read a config and set up the log."""
 
 from __future__ import annotations
 

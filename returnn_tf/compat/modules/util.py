@@ -51,11 +51,11 @@ class BackendEngine:
 
     @classmethod
     def select_engine(cls, *, engine: Optional[int] = None, **others: Any) -> None:
-        """Do nothing: there is one backend.
+        """Accept TensorFlow, the only backend.
 
-        :param engine: what the caller wants
+        :param engine: the requested backend
         :param others: the config, and what it falls back to
-        :raises ConfigError: that is another one
+        :raises ConfigError: another backend is requested
         """
         del others
         if engine not in (None, cls.Default, cls.TensorFlow):
@@ -63,7 +63,7 @@ class BackendEngine:
 
     @classmethod
     def get_selected_engine(cls) -> int:
-        """Return the one there is."""
+        """Return the backend of layer dicts."""
         return cls.TensorFlowNetDict
 
     @classmethod
@@ -106,9 +106,9 @@ def get_login_username() -> str:
 
 
 def to_bool(value: Any) -> bool:
-    """Return the bool that a number or a word such as "yes" means.
+    """Convert a number or a word such as "yes" to a bool.
 
-    :raises ValueError: it means none
+    :raises ValueError: neither true nor false
     """
     words = {"0": False, "no": False, "off": False, "false": False, "1": True, "yes": True, "on": True, "true": True}
     if isinstance(value, (bool, int, float)):

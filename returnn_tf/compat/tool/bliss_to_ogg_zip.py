@@ -81,7 +81,7 @@ def run(args: list[str]) -> int:
 
 
 def _with_audio(utterance: Utterance) -> Utterance:
-    """Return the utterance; if its audio is not where the corpus says, relative to the working directory."""
+    """Return the utterance, its audio relative to the working directory if missing at the place the corpus names."""
     path = utterance.audio
     if path is None or os.path.isabs(path) or os.path.exists(path) or utterance.relative_audio is None:
         return utterance
@@ -96,7 +96,7 @@ def _threads() -> int:
 
 @contextlib.contextmanager
 def _encoding(parsed: argparse.Namespace) -> Iterator[AudioEncoding]:
-    """Yield what makes the audio files, with a folder for temporary ones."""
+    """Yield the encoder of the audio files, with a folder for temporary ones."""
     converts = [parsed.ffmpeg_loglevel, parsed.ffmpeg_acodec, parsed.ffmpeg_resample, parsed.number_of_channels]
     if parsed.no_ogg or parsed.no_conversion:
         if parsed.sprint_cache and not parsed.no_ogg:
@@ -281,7 +281,7 @@ class ArchivedAudio:
 
     @functools.cached_property
     def _indices(self) -> dict[str, int]:
-        """Return where the segments are in the dataset, by name."""
+        """Return the indices of the segments in the dataset, by name."""
         return {self.archive.tag(index): index for index in range(self.archive.num_seqs or 0)}
 
 
@@ -299,7 +299,7 @@ def _ffmpeg() -> str:
 
 
 def _seconds(utterance: Utterance) -> float:
-    """Return the duration that the corpus says, without rounding errors of differences; else that of the file."""
+    """Return the duration by the corpus, without rounding errors of differences; else that of the file."""
     if utterance.end is None:
         assert utterance.audio is not None
         return audio_range.duration(utterance.audio) - utterance.start

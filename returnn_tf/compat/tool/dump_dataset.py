@@ -53,7 +53,7 @@ class DumpType:
         return self.opened.dataset.data_specs
 
     def add(self, reader: EpochReader, position: int) -> None:
-        """Take a sequence."""
+        """Process a sequence."""
 
     def end(self) -> None:
         """Complete the output."""
@@ -103,7 +103,7 @@ class DumpTag(DumpType):
         self._tags: list[str] = []
 
     def add(self, reader: EpochReader, position: int) -> None:
-        """Note the tag of a sequence."""
+        """Collect the tag of a sequence."""
         self._tags.append(reader.tag(position))
 
     def end(self) -> None:
@@ -124,7 +124,7 @@ class DumpSeqLen(DumpType):
         self._lengths: dict[str, int] = {}
 
     def add(self, reader: EpochReader, position: int) -> None:
-        """Note the length of a sequence."""
+        """Collect the length of a sequence."""
         self._lengths[reader.tag(position)] = int(reader.lengths(position)[self.options.key])
 
     def end(self) -> None:

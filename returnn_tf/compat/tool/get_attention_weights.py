@@ -148,7 +148,7 @@ def _change(config: Config, parsed: argparse.Namespace) -> None:
 def _sequences(
     opened: OpenDataset, values: LayerValues, parsed: argparse.Namespace
 ) -> Generator[SeqWeights, None, None]:
-    """Yield what is to be written of each sequence."""
+    """Yield the weights of each sequence."""
     axes = {name: _axis_of_labels(values, parsed.rec_layer, name) for name in parsed.layers}
     options = {"batch_size": parsed.batch_size, "seq_list": parsed.seq_list}
     one_pass: DatasetPass[list[dict[str, SeqValue]]] = DatasetPass(
@@ -167,7 +167,7 @@ def _sequences(
 
 
 def _axis_of_labels(values: LayerValues, loop: str, name: str) -> int:
-    """Return which of the two axes with lengths is that of the labels: 0 or 1.
+    """Return the index of the label axis among the two axes with lengths: 0 or 1.
 
     :raises ConfigError: the layer has other axes
     """
@@ -180,7 +180,7 @@ def _axis_of_labels(values: LayerValues, loop: str, name: str) -> int:
 
 
 class SeqWeights(NamedTuple):
-    """What is written of a sequence.
+    """The attention weights of one sequence.
 
     :param weights: layer -> [labels, frames, ...]
     :param output: labels [labels]

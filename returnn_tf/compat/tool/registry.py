@@ -24,7 +24,7 @@ class Tool:
 
     @property
     def help(self) -> str:
-        """Return what it does, in one line."""
+        """Return a summary of one line."""
         return (self.parser().description or "").partition("\n")[0]
 
 

@@ -38,7 +38,7 @@ def parser() -> CommandParser:
 
 @register_tool("tf-inspect-checkpoint", parser)
 def run(args: list[str]) -> int:
-    """Print what there is.
+    """Print the content.
 
     :param args: the arguments of the tool
     :raises DataError: there is no such checkpoint, or it is damaged

@@ -15,7 +15,7 @@ from returnn_tf.datasets.core.base_options import BaseOptions
 
 
 class OrderOfUser(Dataset):
-    """Computes orders for a dataset of a user; has no sequences of its own."""
+    """Computes orders for a dataset of a user, whose sequences it does not read."""
 
     def __init__(self, num_seqs: int, lengths: Optional[Callable[[int], Any]], **given: Any):
         self._count = num_seqs
@@ -117,7 +117,7 @@ class UserDatasetBase(DatasetInterface):
 
     @property
     def estimated_num_seqs(self) -> Optional[int]:
-        """Return the number of sequences, or what is estimated."""
+        """Return the number of sequences, exact or estimated."""
         try:
             return self.num_seqs
         except NotImplementedError:

@@ -156,7 +156,7 @@ class CachedDataset2(UserDatasetBase):
         return self._loaded(sorted_seq_idx).seq_tag
 
     def get_complete_frac(self, sorted_seq_idx: int, **_: Any) -> Optional[float]:
-        """Return what the sequence says, else the fraction by number, None if unknown."""
+        """Return the fraction that the sequence states, else that by its number, or None."""
         fraction = self._loaded(sorted_seq_idx).complete_frac
         return super().get_complete_frac(sorted_seq_idx) if fraction is None else fraction
 

@@ -1,4 +1,4 @@
-"""The questions that RETURNN's datasets answer, as far as the answers follow from others."""
+"""The part of RETURNN's dataset interface that follows from a few basic methods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from returnn_tf.datasets.core.data_spec import num_frames
 
 
 class DatasetInterface:
-    """Answers about format and sequences; ``get_data`` and ``get_data_keys`` are left to others."""
+    """Derives format and lengths from ``get_data``, ``num_inputs`` and ``num_outputs``."""
 
     name: str
     num_inputs: Optional[int]

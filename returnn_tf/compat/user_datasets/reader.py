@@ -76,7 +76,7 @@ class UserDataset(StreamDataset):
         return orders.Ordering("default")
 
     def make_specs(self) -> dict[str, DataSpec]:
-        """Return the format that the user's dataset tells, after its first sequence is loaded."""
+        """Return the format that the user's dataset declares, after its first sequence is loaded."""
         first = self.first_sequence()
         return {key: self._spec(key, array) for key, array in first.data.items()}
 
@@ -105,7 +105,7 @@ class UserDataset(StreamDataset):
 
     @property
     def num_inputs(self) -> int:
-        """Return what the user's dataset says, else the dim of "data"."""
+        """Return the declared number of inputs, else the dim of "data"."""
         return int(self.user.num_inputs) if self.user.num_inputs else super().num_inputs
 
     @property
@@ -120,7 +120,7 @@ class UserDataset(StreamDataset):
         return None
 
     def expected_num_seqs(self, epoch: int) -> Optional[int]:
-        """Return what the user's dataset tells or estimates."""
+        """Return the number of sequences that the user's dataset states or estimates."""
         estimate = self.user.estimated_num_seqs
         return None if estimate is None or estimate == float("inf") else int(estimate)
 
@@ -141,11 +141,11 @@ class UserDataset(StreamDataset):
             finish = getattr(self.user, "finish_epoch", None)
             if finish is not None:
                 with contextlib.suppress(Exception) if failed else self._errors_of("finish_epoch"):
-                    finish()  # the first error tells more than what follows from it
+                    finish()  # the first error is the cause
 
     @contextlib.contextmanager
     def _errors_of(self, name: str) -> Iterator[None]:
-        """Let errors of a function of the user name it and its place in the config."""
+        """Add the name of a function of the user and its place in the config to its errors."""
         try:
             yield
         except (ConfigError, DataError):

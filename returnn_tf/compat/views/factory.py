@@ -1,4 +1,4 @@
-"""What code in configs sees of layers and tensors: the views, names and helpers of this room."""
+"""The views, names and helpers by which code in configs sees layers and tensors."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Views(UserViews):
         return view.copy_as_batch_major() if batch_major else view
 
     def tensor_of(self, value: Any) -> Any:
-        """Return the tensor of a `DataView`; anything else as it is."""
+        """Return the tensor of a `DataView`, anything else unchanged."""
         return value.placeholder if isinstance(value, DataView) else value
 
     def template_of(self, value: Any) -> Any:
-        """Return the template of a `DataView`; anything else as it is."""
+        """Return the template of a `DataView`, anything else unchanged."""
         return value.template if isinstance(value, DataView) else value
 
     def knowing_lengths(self, lookup: Callable[[Dim], Any]) -> contextlib.AbstractContextManager[None]:
-        """Let ``dim.dyn_size`` find the lengths by this function within the context."""
+        """Look up ``dim.dyn_size`` by this function within the context."""
         return size_tags.using_lengths(lookup)
 
     def asked_mode(self, layer: LayerView) -> bool:

@@ -1,4 +1,4 @@
-"""What code for RETURNN asks dims: names which this room adds to our class `Dim` when it is loaded.
+"""Attributes of RETURNN's dims, which this room adds to our class `Dim` when it is loaded.
 
 Such code gets the dims themselves and not views of them: it declares them, takes them as keys of dicts, and compares
 them with those of templates, so that there must be one object for each.
@@ -35,7 +35,7 @@ def dim_of_lengths(x: Any) -> Optional[Dim]:
 
 
 def define_by_lengths(dim: Dim, x: Any, batch: Any = None) -> Any:
-    """Let lengths define a dim for the axis that gets them by ``size_placeholder``; return them.
+    """Define a dim by lengths, for the axis that gets them by ``size_placeholder``; return them.
 
     If they are those of another dim already, this dim is declared to be that one.
     """

@@ -20,7 +20,7 @@ _lookup: contextvars.ContextVar[Optional[Callable[[Any], Any]]] = contextvars.Co
 
 @contextlib.contextmanager
 def using_lengths(lookup: Callable[[Any], Any]) -> Iterator[None]:
-    """Let `lengths_of` find the lengths of dims by this function within the context."""
+    """Look up the lengths of dims for `lengths_of` by this function within the context."""
     token = _lookup.set(lookup)
     try:
         yield
@@ -35,7 +35,7 @@ def lengths_of(dim: Any) -> Optional[Any]:
 
 
 def set_dim(lengths: Any, dim: Any) -> None:
-    """Let lengths remember the dim that they are known to belong to."""
+    """Attach the dim of lengths to their tensor."""
     setattr(lengths, _DIM, dim)
 
 
@@ -45,7 +45,7 @@ def dim_of(lengths: Any) -> Optional[Any]:
 
 
 def set_tag(lengths: Any, dim: Any) -> None:
-    """Let lengths that code in a config computed define those of a dim, once they are set on a template."""
+    """Attach a dim to lengths computed by a config, which become its lengths once they are set on a template."""
     setattr(lengths, _TAG, dim)
 
 
@@ -67,7 +67,7 @@ class LengthsOf:
 
 
 def lengths_with_dim(lengths: Any, dim: Dim) -> Any:
-    """Return lengths that remember their dim: a tensor of their own."""
+    """Return a copy of the lengths that remembers their dim."""
     lengths = tf.identity(lengths)
     size_tags.set_dim(lengths, dim)
     return lengths

@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ContextAttentionPlan(LayerPlan):
-    """What `ContextAttentionLayer` found.
+    """The plan of `ContextAttentionLayer`.
 
     :param size: number of features of the source and of ``base_ctx``
     :param query: the layout of the source, with a dim for the features that both have

@@ -24,7 +24,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CumConcatPlan(LayerPlan):
-    """What `CumConcatLayer` found.
+    """The plan of `CumConcatLayer`.
 
     :param frames: the input, with the axis of the steps of a loop
     :param at: where the history is in the output

@@ -23,7 +23,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussWindowAttentionPlan(LayerPlan):
-    """What `GaussWindowAttentionLayer` found.
+    """The plan of `GaussWindowAttentionLayer`.
 
     :param keep: the axes of the base in the output
     """

@@ -18,7 +18,7 @@ from returnn_tf.loops.aux_values import PER_SEQUENCE
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GenericAttentionPlan(LayerPlan):
-    """What `GenericAttentionLayer` found.
+    """The plan of `GenericAttentionLayer`.
 
     :param sum: how the base is summed by the weights
     """

@@ -1,7 +1,7 @@
 """The history of a layer in a loop: it grows by a frame per step, and can skip steps that a mask excludes.
 
 Under masks (see `masked_computation`) the array still grows in every step, so that its shape does not depend on values;
-the selected frames of each sequence come first, and their number is a state of its own.
+the selected frames of each sequence come first, and their number is a separate state.
 """
 
 from __future__ import annotations

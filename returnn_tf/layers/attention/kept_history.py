@@ -87,7 +87,7 @@ class KeptHistory:
 
 
 def kept_history(ctx: PlanContext, layer: Any, parts: dict[str, Data], *, in_step: bool) -> Optional[KeptHistory]:
-    """Plan the history that the option ``initial_state`` of a `self_attention` asks for; None if there is none.
+    """Plan the history that the option ``initial_state`` of a `self_attention` asks for, or return None.
 
     :param parts: see `KeptHistory`
     :param in_step: whether it runs step by step in a loop

@@ -24,7 +24,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PositionalEncodingPlan(LayerPlan):
-    """What `PositionalEncodingLayer` found.
+    """The plan of `PositionalEncodingLayer`.
 
     :param frames: the input, with the axis of the steps of a loop
     :param axis: that of the positions, in ``frames``; None: a step of a loop

@@ -26,7 +26,7 @@ TABLE: Aux[Any] = Aux("vectors by distance")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelativePositionalEncodingPlan(LayerPlan):
-    """What `RelativePositionalEncodingLayer` found.
+    """The plan of `RelativePositionalEncodingLayer`.
 
     :param queries: the dim of the queries; None: a step of a loop
     :param made_keys: whether the dim of the keys is a new one

@@ -40,7 +40,7 @@ _PARTS = ("keys", "values")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SelfAttentionPlan(LayerPlan):
-    """What `SelfAttentionLayer` found.
+    """The plan of `SelfAttentionLayer`.
 
     :param key: size of the keys of a head
     :param value: size of the values of a head

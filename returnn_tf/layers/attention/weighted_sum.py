@@ -91,7 +91,7 @@ def plan_weighted_sum(ctx: PlanContext, weights: Data, base: Data, *, squeeze: b
 
 
 def queries_axis(query: Data, dims: Sequence[Dim]) -> Optional[int]:
-    """Return the axis of the queries among the axes of attention weights; None if there is one for all frames.
+    """Return the axis of the queries among the axes of attention weights; None: one query for all frames.
 
     :param query: template of what attends
     :param dims: of the weights

@@ -29,7 +29,7 @@ _PARTS = ("", "_sil", "_no_sil")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FramewiseStatisticsPlan(LayerPlan):
-    """What `FramewiseStatisticsLayer` found.
+    """The plan of `FramewiseStatisticsLayer`.
 
     :param loss: the cross entropy of the source
     :param target: the layer with the labels

@@ -41,7 +41,7 @@ class HDFDumpLayer(Layer):
     The file is opened after the first batch and complete when the task is done with the network: after the last epoch
     of a training, or before the next network of a pretraining. It has the sequences of all passes over datasets
     of this run: of a training that was resumed, not those of the epochs before. With
-    ``dump_per_run`` each pass has a file of its own, whose name is a text with the fields ``{dataset_name}`` and
+    ``dump_per_run`` each pass has a separate file, whose name is a text with the fields ``{dataset_name}`` and
     ``{epoch}``, or a function of them. If the task fails, no file is left. With several processes, each writes its
     part of the sequences: to ``<name>.rank<n><extension>``.
     Parameters: none. Lengths: unchanged.
@@ -146,7 +146,7 @@ class HDFDumpLayer(Layer):
 
     @property
     def sink_per_run(self) -> bool:
-        """Return whether each pass over a dataset has a file of its own."""
+        """Return whether each pass over a dataset writes a separate file."""
         return self.dump_per_run
 
     def check_sink(self, run: RunInfo) -> None:
@@ -349,7 +349,7 @@ def _joined_axes(data: Data) -> int:
 
 
 def _labels(data: Data) -> Optional[list[str]]:
-    """Return the labels of the vocabulary, if there is one."""
+    """Return the labels of the vocabulary, or None."""
     if data.vocab is None or data.sparse_dim is None:
         return None
     names = vocab_labels("data", data.vocab)

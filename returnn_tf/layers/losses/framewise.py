@@ -162,7 +162,7 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
 
 
 def _who_differs(output: Dim, target: Dim) -> str:
-    """Return where to look if an axis of the output and one of the target differ in their lengths."""
+    """Return a hint for an axis of the output and one of the target whose lengths differ."""
     if output.expr is None and target.expr is None:
         return "They differ in the data: compare both by returnn-tf data dump."
     what = "the output" if output.expr is not None else "the target"

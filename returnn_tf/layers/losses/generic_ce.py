@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 class GenericCrossEntropyLoss(FramewiseLoss):
     """``-log p[label]`` with ``p = y / sum_k y[k]`` for positive ``y = f(x)``, f elementwise, summed over the frames.
 
-    The gradient w.r.t. x is ``(p - t) d(log y)/dx`` with t one-hot. It is taken as it is: the factors loss_scale, scale
+    The gradient w.r.t. x is ``(p - t) d(log y)/dx`` with t one-hot. It is not scaled: the factors loss_scale, scale
     and use_normalized_loss change the reported objective, not this gradient.
     Error: as for "ce".
 

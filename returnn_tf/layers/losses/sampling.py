@@ -46,7 +46,7 @@ class SamplingLoss(FramewiseLoss):
     """
 
     num_sampled: int = option(128, help="number of labels drawn per step (per split)")
-    num_splits: int = option(1, help="number of parts the frames are split into, each with labels of its own")
+    num_splits: int = option(1, help="number of parts the frames are split into, each with separately drawn labels")
     sampler: str = option(
         "log_uniform",
         choices=SAMPLER_NAMES,
@@ -157,7 +157,7 @@ class SampledWeights:
 
     @property
     def input(self) -> Data:
-        """Return the template of the input, as it is after the loop."""
+        """Return the template of the input after the loop."""
         layer: Any = self.node.layer
         data = layer.input if isinstance(layer, ConcatInputLayer) else layer.source.output
         if self.exit is None:

@@ -25,7 +25,7 @@ KEYWORDS = (*INITIAL_KEYWORDS, "apply(0)")
 class HeldInitial:
     """The initial output: exactly one of a value, the initial state of a layer, and a unit on zeros.
 
-    :param state_of: a layer with an initial value of its own
+    :param state_of: a layer that defines an initial value
     """
 
     value: Optional[InitialValue] = None
@@ -88,7 +88,7 @@ def _of_unit(unit: Any) -> Any:
 
 
 def _recurrent(node: Optional[Node]) -> Optional[Node]:
-    """Return the layer with an initial value of its own that an inner layer is: recurrent or held under a mask."""
+    """Return the inner layer if it defines an initial value: recurrent or held under a mask."""
     while node is not None and isinstance(node.layer, SubnetworkLayer):
         node = node.passes_on  # None while the layers of a loop are still guessed
     return node if node is not None and node.layer.gives_initial_output() else None

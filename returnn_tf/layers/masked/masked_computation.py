@@ -36,7 +36,7 @@ _STATE = "output"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedPlan(LayerPlan):
-    """What `MaskedComputationLayer` found. Either one step of a loop is computed, or all of them, or selected frames.
+    """The plan of `MaskedComputationLayer`. Either one step of a loop is computed, or all of them, or selected frames.
 
     :param frames: the dim of the selected frames in the output, if it has them
     :param initial: the output before the first selected frame
@@ -101,14 +101,14 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
 
     @classmethod
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
-        """Return whether the unit has a source of its own, which defaults to "data"."""
+        """Return whether the unit has its own source, which defaults to "data"."""
         unit = options.get("unit")
         given = unit.get("from", "data") if isinstance(unit, Mapping) else "data"
         return "data" in ([given] if isinstance(given, str) else list(given or ()))
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Return what the unit takes from the enclosing network."""
+        """Return the layers of the enclosing network that the unit refers to."""
         yield from unit_references(options.get("unit"), own_data=True)
 
     @classmethod

@@ -17,7 +17,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackPlan(LayerPlan):
-    """What `PackLayer` found.
+    """The plan of `PackLayer`.
 
     :param full: the first source with the batch axis first and the frames second
     """

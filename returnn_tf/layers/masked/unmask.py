@@ -24,7 +24,7 @@ _COUNT = "count"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnmaskPlan(LayerPlan):
-    """What `UnmaskLayer` found, where it is no copy.
+    """The plan of `UnmaskLayer`, where it is no copy.
 
     :param packed: the layout of the source, batch axis and selected frames first
     :param initial: the output before the first selected frame
@@ -100,7 +100,7 @@ class UnmaskLayer(Layer):
         return UnmaskPlan(output, layout, *initial, frames=frames)
 
     def _packed_dim(self, ctx: PlanContext, data: Data, selected: Optional[Dim]) -> Optional[Dim]:
-        """Return the dim of selected frames in the source; None if there are none to put back.
+        """Return the dim of selected frames in the source; None if no frames were selected.
 
         :param selected: the dim of the frames that the layer with the mask selected
         """

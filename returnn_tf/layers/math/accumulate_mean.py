@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AccumulateMeanPlan(LayerPlan):
-    """What `AccumulateMeanLayer` found.
+    """The plan of `AccumulateMeanLayer`.
 
     :param reduced: the axes that the mean is over
     """

@@ -24,7 +24,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisWeightsPlan(LayerPlan):
-    """What `weighted_sum` and `elemwise_prod` found.
+    """The plan of `weighted_sum` and `elemwise_prod`.
 
     :param axes: the axes of the weights, in the input
     :param padding: of a window that slides along them; None: the weights are as long as they are

@@ -29,7 +29,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ElementwisePlan(LayerPlan):
-    """What `ElementwiseLayer` found.
+    """The plan of `ElementwiseLayer`.
 
     :param layout: the axes of all sources together, in their order in the output
     """
@@ -174,7 +174,7 @@ class CombineLayer(ElementwiseLayer):
         return self.kind != "eval" and is_named(self.activation) and not changed
 
     def differentiates_by(self) -> Sequence[Node]:
-        """Return what the user's code sees."""
+        """Return the sources: code may compute derivatives by them."""
         return self.sources if self.kind == "eval" else ()
 
     def true_labels(self, labels: Node) -> Optional[frozenset[int]]:

@@ -23,7 +23,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConstantPlan(LayerPlan):
-    """What `ConstantLayer` found.
+    """The plan of `ConstantLayer`.
 
     :param array: the value
     """
@@ -55,7 +55,7 @@ class ConstantLayer(Planned[ConstantPlan]):
 
     @property
     def initializer(self) -> Optional[NDArray[Any]]:
-        """Return what fills a variable with this value."""
+        """Return the initial value of a variable with this content."""
         return self.plan.array if isinstance(self.node.found, ConstantPlan) else None
 
     def template(self, ctx: PlanContext) -> ConstantPlan:

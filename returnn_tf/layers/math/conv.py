@@ -35,7 +35,7 @@ FilterSizes = Union[int, list[Union[int, Dim]], tuple[Union[int, Dim], ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConvPlan(LayerPlan):
-    """What `ConvLayer` found.
+    """The plan of `ConvLayer`.
 
     :param filter: where filter and bias come from
     :param spatial: where the axes are that the filter moves along
@@ -132,7 +132,7 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
         )
 
     def remark(self) -> str:
-        """Tell that values depend on the longest sequence of the batch."""
+        """Warn if values depend on the longest sequence of the batch."""
         return remark_on_padding(
             self.plan.spatial.dims, self.plan.padding, self.plan.size, self.plan.strides, self.plan.dilations
         )

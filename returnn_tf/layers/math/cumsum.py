@@ -23,7 +23,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CumsumPlan(LayerPlan):
-    """What `CumsumLayer` found. The output has the axes of the input and that of the steps, if they are inputs.
+    """The plan of `CumsumLayer`. The output has the axes of the input and that of the steps, if they are inputs.
 
     :param axis: that of the sum, in the output; None: it is over the steps of a loop
     :param initial: the sum before the first step of a loop

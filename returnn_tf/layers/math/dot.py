@@ -29,7 +29,7 @@ _OLD_DEFAULTS = (-1, -2, -2, -1)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DotPlan(LayerPlan):
-    """What `DotLayer` found.
+    """The plan of `DotLayer`.
 
     :param sparse: index of the source that acts as one-hot vectors; None: neither does
     :param axes: which axes of the sources are summed over, common, and of one source only

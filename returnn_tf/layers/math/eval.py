@@ -63,7 +63,7 @@ class EvalLayer(ElementwiseLayer):
         return self.with_out_type(ctx, layout.replace(vocab=None), layout, out_type)
 
     def differentiates_by(self) -> Sequence[Node]:
-        """Return what the user's code sees."""
+        """Return the sources: code may compute derivatives by them."""
         return self.sources
 
     def true_labels(self, labels: Node) -> Optional[frozenset[int]]:

@@ -222,7 +222,7 @@ def check_sources(ctx: PlanContext, tree: ast.AST) -> None:
 
 
 def _index(call: ast.Call) -> Any:
-    """Return the number of the source as it is written; None if it is computed."""
+    """Return the number of the source if it is a literal, else None."""
     node = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "i"), None)
     try:
         return None if node is None else ast.literal_eval(node)

@@ -56,7 +56,7 @@ class GradientLayer(Layer):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaledGradientPlan(LayerPlan):
-    """What `ScaledGradientLayer` found.
+    """The plan of `ScaledGradientLayer`.
 
     :param sum_axis: the axis of ``scale_shift_by_sum_over_axis``
     :param clip_axis: the axis of ``clip_max_axis``

@@ -72,7 +72,7 @@ def _behind(param: Any, count: int) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NormPlan(LayerPlan):
-    """What `NormLayer` found.
+    """The plan of `NormLayer`.
 
     :param axes: the axes that mean and variance are over
     :param param_axes: the axes of scale and bias

@@ -36,7 +36,7 @@ Sizes = Union[int, list[int], tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PoolPlan(LayerPlan):
-    """What `PoolLayer` found.
+    """The plan of `PoolLayer`.
 
     :param spatial: where the axes are that the window moves along
     :param size: of the window, per axis
@@ -113,7 +113,7 @@ class PoolLayer(ConcatInputLayer, Planned[PoolPlan]):
         )
 
     def remark(self) -> str:
-        """Tell that values depend on the longest sequence of the batch."""
+        """Warn if values depend on the longest sequence of the batch."""
         return remark_on_padding(
             self.plan.spatial.dims, self.plan.padding, self.plan.size, self.plan.strides, self.plan.dilations
         )

@@ -47,7 +47,7 @@ def reduced_template(ctx: PlanContext, data: Data, axes: list[int], keep_dims: b
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReducePlan(LayerPlan):
-    """What `reduce` and `math_norm` found.
+    """The plan of `reduce` and `math_norm`.
 
     :param axes: the reduced ones, in the input
     :param batch_move: where the batch axis of the result is, and where it goes; None: it stays

@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SoftmaxOverSpatialPlan(LayerPlan):
-    """What `SoftmaxOverSpatialLayer` found.
+    """The plan of `SoftmaxOverSpatialLayer`.
 
     :param axis: of the softmax
     :param moved: the input with this axis as its last one

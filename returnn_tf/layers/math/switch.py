@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SwitchPlan(LayerPlan):
-    """What `SwitchLayer` found.
+    """The plan of `SwitchLayer`.
 
     :param layout: the axes of condition and branches together
     """

@@ -25,7 +25,7 @@ FilterSizes = Union[int, list[Union[int, Dim]], tuple[Union[int, Dim], ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TransposedConvPlan(LayerPlan):
-    """What `TransposedConvLayer` found.
+    """The plan of `TransposedConvLayer`.
 
     :param filter: where filter and bias come from
     :param spatial: where the axes are that the filter moves along

@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class VariablePlan(LayerPlan):
-    """What `VariableLayer` found.
+    """The plan of `VariableLayer`.
 
     :param name: of the parameter
     :param param_data: the parameter itself, without added axes

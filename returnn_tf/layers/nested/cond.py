@@ -31,7 +31,7 @@ _BRANCHES = ("true_layer", "false_layer")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CondPlan(LayerPlan):
-    """What `CondLayer` found. `Node.sub_plans` has the same as ``result`` for the parts that are used.
+    """The plan of `CondLayer`. `Node.sub_plans` has the same as ``result`` for the parts that are used.
 
     :param condition: the layer with the condition
     :param branches: the layers of each branch that are computed only there
@@ -84,7 +84,7 @@ class CondLayer(Planned[CondPlan]):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Return what the condition and both layers take from the layers around; "data" if that is one."""
+        """Return the outer layers that the condition and both branches refer to, and "data" if one is that."""
         for name in ("condition", *_BRANCHES):
             yield from unit_references(options.get(name))
 
@@ -95,7 +95,7 @@ class CondLayer(Planned[CondPlan]):
 
     @classmethod
     def references_to_one_step(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Return what the condition depends on: one that varies in a loop means that steps compute other branches."""
+        """Return the layers of the condition: if one varies in a loop, so does the branch."""
         yield from unit_references(options.get("condition"))
 
     @classmethod

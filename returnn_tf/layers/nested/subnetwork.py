@@ -48,7 +48,7 @@ class SubnetworkLayer(ConcatInputLayer):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Return what the inner layers take from outside by ``base:``."""
+        """Return the outer layers that inner layers refer to by ``base:``."""
         yield from base_references(options.get("subnetwork"))
 
     @classmethod

@@ -27,7 +27,7 @@ def unit_network(
 
     :param unit: the layer dict; its names belong to the enclosing network
     :param outside: maps such a name to its name in the new network, e.g. ``"base:" + name``
-    :param own_data: whether the layer gets an input of its own as "data", its source unless ``from`` is given
+    :param own_data: whether "data" is a separate input of the layer, its source unless ``from`` is given
     :param owner: as ``outside``, for layers whose parameters are used but not their values; default: ``outside``
     :param where: the start of an error
     :raises ConfigError: no layer dict, or an unknown class

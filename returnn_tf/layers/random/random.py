@@ -72,7 +72,7 @@ class RandomStateInitLayer(Layer):
 
     @property
     def initializer(self) -> Initializer:
-        """Return what fills a variable with this state."""
+        """Return the initial value of a variable with this state."""
         return initial_state(self.seed)
 
     def template(self, ctx: PlanContext) -> Data:
@@ -107,7 +107,7 @@ class RandomLayer(Layer):
     of checkpoints. With ``static`` it is a constant: the numbers are the same every time. With ``explicit_state`` it is
     the value of a layer: the same as long as that is the same; with ``auto_update_state`` that must be a `variable`,
     which is advanced.
-    In a loop, each step has numbers of its own, unless the state is constant.
+    In a loop, each step draws new numbers, unless the state is constant.
     Parameters: ``state_var`` int64 [3], not trained; none with ``static`` or ``explicit_state``.
     Lengths: those of the dims in ``shape``.
 
@@ -151,7 +151,7 @@ class RandomLayer(Layer):
 
     @classmethod
     def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
-        """Return whether each step of a loop has numbers of its own."""
+        """Return whether each step of a loop draws new numbers."""
         if options.get("explicit_state") is not None:
             return bool(options.get("auto_update_state"))
         return not options.get("static")
@@ -285,7 +285,7 @@ def _and(names: list[str]) -> str:
 class RandIntLayer(Layer):
     """Whole numbers from ``minval`` to below ``maxval``, all equally probable; others in each step of the training.
 
-    In a loop, each step has numbers of its own.
+    In a loop, each step draws new numbers.
     Parameters: none. Lengths: those of the dims in ``shape``.
 
     Example::
@@ -308,7 +308,7 @@ class RandIntLayer(Layer):
 
     @classmethod
     def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
-        """Return True: each step of a loop has numbers of its own."""
+        """Return True: each step of a loop draws new numbers."""
         return True
 
     def template(self, ctx: PlanContext) -> Data:

@@ -18,7 +18,7 @@ from returnn_tf.layers.rec.state import last_frame
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GetRecAccumulatedPlan(LayerPlan):
-    """What `GetRecAccumulatedLayer` found.
+    """The plan of `GetRecAccumulatedLayer`.
 
     :param inner: the layer of the loop, with its values of all steps
     """
@@ -58,7 +58,7 @@ class GetRecAccumulatedLayer(Planned[GetRecAccumulatedPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecLastOutputPlan(LayerPlan):
-    """What `RecLastOutputLayer` found.
+    """The plan of `RecLastOutputLayer`.
 
     :param inner: the layer of the loop, with its values of all steps
     """

@@ -24,7 +24,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GetLastHiddenStatePlan(LayerPlan):
-    """What `GetLastHiddenStateLayer` found.
+    """The plan of `GetLastHiddenStateLayer`.
 
     :param picked: the hidden state of each source, and the indices of the selected tensors
     """
@@ -127,7 +127,7 @@ def asks_for_state(cls: Optional[type[Any]], options: Mapping[str, Any]) -> bool
     """
     for key in network_options(cls):
         nested = options.get(key)
-        if isinstance(nested, Mapping) and not (key == "unit" and is_network(nested)):  # a loop of its own
+        if isinstance(nested, Mapping) and not (key == "unit" and is_network(nested)):  # an inner loop
             layers = list(nested.values()) if is_network(nested) else [nested]
             for layer in layers:
                 inner = LAYERS.find(layer.get("class")) if isinstance(layer, Mapping) else None

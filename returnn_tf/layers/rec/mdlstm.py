@@ -39,7 +39,7 @@ COMBINE: dict[str, Callable[[Sequence[Any]], Any]] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MDLstmPlan(LayerPlan):
-    """What `MDLstmLayer` found.
+    """The plan of `MDLstmLayer`.
 
     :param corners: where the directions begin
     :param axes: where rows and columns are

@@ -38,7 +38,7 @@ _STEP_NETWORK_OPTIONS = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecPlan(LayerPlan):
-    """What `RecLayer` found.
+    """The plan of `RecLayer`.
 
     :param run: what it computes: a loop, one step of a cell in an enclosing loop, or a cell over frames
     """
@@ -167,7 +167,7 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Return what the layers of a step network take from outside by ``base:``."""
+        """Return the outer layers that the layers of a step network refer to by ``base:``."""
         if isinstance(options.get("unit"), Mapping):
             yield from base_references(options["unit"])
 
@@ -179,7 +179,7 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
 
     @classmethod
     def varies_by_step(cls, options: Mapping[str, Any]) -> bool:
-        """Return whether the unit is a cell: a step network is a loop of its own, restarted in each step."""
+        """Return whether the unit is a cell: a step network is an inner loop, restarted in each step."""
         return not isinstance(options.get("unit"), Mapping)
 
     def template(self, ctx: PlanContext) -> RecPlan:
@@ -254,7 +254,7 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
         return self.forward_weights_init, self.recurrent_weights_init
 
     def param_parts(self, name: str, shape: Sequence[int], axis: int, inputs: Parts) -> Parts:
-        """Return what the unit declares, with the parts of the sources in place of its input."""
+        """Return the outputs that the unit declares, with the parts of the sources in place of its input."""
         return [] if self.plan.run.cell is None else self.plan.run.cell.param_parts(name, axis, inputs)
 
     def feature_parts(self) -> Parts:

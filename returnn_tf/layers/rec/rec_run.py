@@ -1,4 +1,4 @@
-"""What a `rec` layer computes: a loop, one step of a cell in an enclosing loop, or a cell over frames or only once."""
+"""The computation of a `rec` layer: a loop, one step of a cell in an enclosing loop, or a cell over frames or once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StepNetworkRun:
         return ctx.value(self._inner)
 
     def before_loop(self, ctx: EmitContext) -> None:
-        """Do nothing: it is a loop of its own."""
+        """Do nothing: it is an inner loop."""
 
 
 def plan_cell_run(ctx: PlanContext, layer: Any, data: Data) -> RecRun:

@@ -26,7 +26,7 @@ _STATES = ("h", "c")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TwoDLstmPlan(LayerPlan):
-    """What `TwoDLstmLayer` found.
+    """The plan of `TwoDLstmLayer`.
 
     :param source_axes: order of the axes of the source sequence: frames, batch, features
     :param steps: the dim of the rows; None: a step of a loop
@@ -129,7 +129,7 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
         return target.time_dim
 
     def _prefix(self) -> str:
-        """Return what is in front of the names of the parameters; a name_scope stands for "<layer>/rec"."""
+        """Return the prefix of the names of the parameters; a name_scope stands for "<layer>/rec"."""
         return "rec/" if self.name_scope is None else ""
 
     def _declare_params(self, ctx: PlanContext, n: int) -> None:

@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecUnstackPlan(LayerPlan):
-    """What `RecUnstackLayer` found.
+    """The plan of `RecUnstackLayer`.
 
     :param axis: the axis whose entries the steps get
     """
@@ -31,7 +31,7 @@ class RecUnstackPlan(LayerPlan):
 class RecUnstackLayer(Planned[RecUnstackPlan]):
     """``y_t = x[t]`` in step t of a loop, along one axis of the source.
 
-    In a loop without a source of its own and without a layer "end", this axis determines the number of steps.
+    In a loop without a source and without a layer "end", this axis determines the number of steps.
 
     Lengths: those of the axis are the steps of the loop.
 

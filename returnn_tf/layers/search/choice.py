@@ -55,7 +55,7 @@ _RECOMBINE = (None, "max", "sum")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChoicePlan(LayerPlan):
-    """What `ChoiceLayer` found.
+    """The plan of `ChoiceLayer`.
 
     :param followed: the targets, if it gives their labels
     :param in_step: whether these are the labels of one step, where the loop determines its end step by step

@@ -196,7 +196,7 @@ class ChoiceStep:
         return scores
 
     def _view(self) -> Any:
-        """Return what the user's function sees of the choice."""
+        """Return the view of the choice for the user's function."""
         given = self._layer.explicit_search_sources
         nodes = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
         of_option = [user_views().layer(self._ctx, node) for node in nodes]
@@ -303,7 +303,7 @@ class SourceBeamsLayer(Layer):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitBatchBeamPlan(LayerPlan):
-    """What `SplitBatchBeamLayer` found.
+    """The plan of `SplitBatchBeamLayer`.
 
     :param beam: number of hypotheses
     :param time: the frames of all hypotheses, if there is a time axis and more than one hypothesis
@@ -315,7 +315,7 @@ class SplitBatchBeamPlan(LayerPlan):
 
 @register_layer("split_batch_beam")
 class SplitBatchBeamLayer(Planned[SplitBatchBeamPlan]):
-    """The hypotheses of a search as an axis of their own: [batch * beam, ...] -> [batch, beam, ...].
+    """The hypotheses of a search as a separate axis: [batch * beam, ...] -> [batch, beam, ...].
 
     Lengths: those of the best hypothesis of each sequence. Without search the beam has size 1.
 

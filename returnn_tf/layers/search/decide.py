@@ -58,7 +58,7 @@ def has_scores(node: Node) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DecidePlan(LayerPlan):
-    """What `DecideLayer` found.
+    """The plan of `DecideLayer`.
 
     :param time: the frames of all hypotheses, if there is a time axis
     """

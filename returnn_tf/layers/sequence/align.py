@@ -40,7 +40,7 @@ class CtcTopologyOptions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FastBaumWelchPlan(LayerPlan):
-    """What `FastBaumWelchLayer` found.
+    """The plan of `FastBaumWelchLayer`.
 
     :param labels: the layer with the labels, if they come from one
     :param seq_tags: the input with the names of the sequences, if they are needed

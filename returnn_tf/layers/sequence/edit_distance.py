@@ -74,7 +74,7 @@ class _WithReference(Layer):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EditDistanceTablePlan(LayerPlan):
-    """What `EditDistanceTableLayer` found.
+    """The plan of `EditDistanceTableLayer`.
 
     :param node: the layer with the reference
     :param time: the positions in the reference
@@ -134,7 +134,7 @@ class EditDistanceTableLayer(_WithReference, Planned[EditDistanceTablePlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OptimalCompletionsPlan(LayerPlan):
-    """What `OptimalCompletionsLayer` found.
+    """The plan of `OptimalCompletionsLayer`.
 
     :param node: the layer with the reference
     """

@@ -25,7 +25,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KenLmPlan(LayerPlan):
-    """What `KenLmLayer` found.
+    """The plan of `KenLmLayer`.
 
     :param path: of the model
     :param labels: those of the vocabulary, in order

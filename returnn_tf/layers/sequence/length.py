@@ -38,7 +38,7 @@ def axis_dim(ctx: PlanContext, source: Data, desc: Any) -> Dim:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LengthPlan(LayerPlan):
-    """What `LengthLayer` found.
+    """The plan of `LengthLayer`.
 
     :param dim: the dim whose lengths are output; read by `range_from_length`
     """

@@ -26,7 +26,7 @@ _PARTS = ("loss", "error")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossLayerPlan(LayerPlan):
-    """What `LossLayer` found.
+    """The plan of `LossLayer`.
 
     :param loss_node: the loss, as if it were attached to the source
     """
@@ -116,7 +116,7 @@ class LossLayer(Planned[LossLayerPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SparseSoftmaxCrossEntropyWithLogitsPlan(LayerPlan):
-    """What `SparseSoftmaxCrossEntropyWithLogitsLayer` found.
+    """The plan of `SparseSoftmaxCrossEntropyWithLogitsLayer`.
 
     :param class_axis: the axis of the logits with the classes
     :param axes: where the axes of the targets are in the output

@@ -111,7 +111,7 @@ class RangeInAxisLayer(Layer):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RangeFromLengthPlan(LayerPlan):
-    """What `RangeFromLengthLayer` found.
+    """The plan of `RangeFromLengthLayer`.
 
     :param defines: whether the axis is a new one
     """

@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchSortedPlan(LayerPlan):
-    """What `SearchSortedLayer` found.
+    """The plan of `SearchSortedLayer`.
 
     :param axis: the sorted one
     :param common: the axes of the values that the sorted sequence has, too

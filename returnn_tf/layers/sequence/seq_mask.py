@@ -23,7 +23,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SeqLenMaskPlan(LayerPlan):
-    """What `SeqLenMaskLayer` found.
+    """The plan of `SeqLenMaskLayer`.
 
     :param masked: the axis with the mask
     """
@@ -105,7 +105,7 @@ class SeqLenMaskLayer(ConcatInputLayer, Planned[SeqLenMaskPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BooleanMaskPlan(LayerPlan):
-    """What `BooleanMaskLayer` found.
+    """The plan of `BooleanMaskLayer`.
 
     :param axes: the axes that the mask is over
     :param mask_axes: the same axes in the mask

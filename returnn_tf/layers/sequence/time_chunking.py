@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TimeChunkingPlan(LayerPlan):
-    """What `TimeChunkingLayer` found.
+    """The plan of `TimeChunkingLayer`.
 
     :param axes: order of the axes of the input: the frames, batch, others
     :param frames_dim: the axis that is cut
@@ -40,7 +40,7 @@ class TimeChunkingPlan(LayerPlan):
 
 @register_layer("time_chunking")
 class TimeChunkingLayer(ConcatInputLayer, Planned[TimeChunkingPlan]):
-    """Cuts every sequence into overlapping chunks, which become sequences of their own.
+    """Cuts every sequence into overlapping chunks, which become separate sequences.
 
     Chunk c of sequence b has the frames ``c * chunk_step ... c * chunk_step + chunk_size - 1`` and is at
     ``b * chunks + c`` in the batch axis. All sequences of a batch have the same number of chunks:
@@ -97,7 +97,7 @@ class TimeChunkingLayer(ConcatInputLayer, Planned[TimeChunkingPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TimeUnchunkingPlan(LayerPlan):
-    """What `TimeUnchunkingLayer` found.
+    """The plan of `TimeUnchunkingLayer`.
 
     :param chunking: the layer that cut the sequences
     :param axes: order of the axes of the input: the frames of a chunk, the chunks, others

@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TransducerLossPlan(LayerPlan):
-    """What `TransducerLossLayer` found.
+    """The plan of `TransducerLossLayer`.
 
     :param axes: order of the axes of the logits: batch, frames, labels, classes
     """

@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConcatPlan(LayerPlan):
-    """What `ConcatLayer` found.
+    """The plan of `ConcatLayer`.
 
     :param axes: the concatenated axis of each source
     :param rests: the other axes of each source

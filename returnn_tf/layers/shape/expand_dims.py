@@ -24,7 +24,7 @@ _SPATIAL = ("t", "time", "spatial")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExpandDimsPlan(LayerPlan):
-    """What `ExpandDimsLayer` found.
+    """The plan of `ExpandDimsLayer`.
 
     :param new_axis: its index in the output
     """
@@ -96,7 +96,7 @@ class ExpandDimsLayer(ConcatInputLayer, Planned[ExpandDimsPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SqueezePlan(LayerPlan):
-    """What `SqueezeLayer` found.
+    """The plan of `SqueezeLayer`.
 
     :param batch_to: where the batch axis goes first; None: it stays
     :param removed: the axes that go

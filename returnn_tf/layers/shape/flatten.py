@@ -61,7 +61,7 @@ def _packed_indices(ctx: EmitContext, dim: PackedBatch, data: Data, axis: int) -
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlattenBatchPlan(LayerPlan):
-    """What `FlattenBatchLayer` found.
+    """The plan of `FlattenBatchLayer`.
 
     :param packed_axis: the axis that becomes a part of the batch axis
     """
@@ -112,7 +112,7 @@ class FlattenBatchLayer(ConcatInputLayer, Planned[FlattenBatchPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnflattenBatchPlan(LayerPlan):
-    """What `UnflattenBatchLayer` found.
+    """The plan of `UnflattenBatchLayer`.
 
     :param packed: the batch axis with the frames of all sequences
     """
@@ -162,7 +162,7 @@ class UnflattenBatchLayer(ConcatInputLayer, Planned[UnflattenBatchPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnflattenNdPlan(LayerPlan):
-    """What `UnflattenNdLayer` found.
+    """The plan of `UnflattenNdLayer`.
 
     :param in_axis: the axis that is divided
     :param new_dims: the axes instead

@@ -145,7 +145,7 @@ def _match_ones(data: Data, position: Data, axes: list[int], partner: Any) -> No
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GatherPlan(LayerPlan):
-    """What `GatherLayer` found.
+    """The plan of `GatherLayer`.
 
     :param gather: which axes of the input and of the positions belong together
     """
@@ -213,7 +213,7 @@ class GatherLayer(ConcatInputLayer, Planned[GatherPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GatherNdPlan(LayerPlan):
-    """What `GatherNdLayer` found.
+    """The plan of `GatherNdLayer`.
 
     :param gather: which axes of the input and of the positions belong together
     """

@@ -20,7 +20,7 @@ from returnn_tf.tensor import Data, Dim, DimKind
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MergeDimsPlan(LayerPlan):
-    """What `MergeDimsLayer` found.
+    """The plan of `MergeDimsLayer`.
 
     :param merged: the merged axes, in their order
     :param perm: order of the axes of the input with the merged ones next to each other

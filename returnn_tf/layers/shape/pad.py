@@ -21,7 +21,7 @@ from returnn_tf.tensor import Data, Dim
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PadPlan(LayerPlan):
-    """What `PadLayer` found.
+    """The plan of `PadLayer`.
 
     :param padded: the axes with padding
     :param amounts: the entries to add in front and behind, for each of these axes

@@ -30,7 +30,7 @@ def frame_axis(ctx: PlanContext, data: Data, desc: Any) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrefixInTimePlan(LayerPlan):
-    """What `PrefixInTimeLayer` found.
+    """The plan of `PrefixInTimeLayer`.
 
     :param axis: the extended one
     """
@@ -119,7 +119,7 @@ class PrefixInTimeLayer(ConcatInputLayer, Planned[PrefixInTimePlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PostfixInTimePlan(LayerPlan):
-    """What `PostfixInTimeLayer` found.
+    """The plan of `PostfixInTimeLayer`.
 
     :param axis: the extended one
     """

@@ -27,7 +27,7 @@ _LONG = {"batch": "b", "time": "t", "feature": "f"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReinterpretDataPlan(LayerPlan):
-    """What `ReinterpretDataLayer` found.
+    """The plan of `ReinterpretDataLayer`.
 
     :param perm: order of the axes of the input in the output
     :param renamed: the old and the new dim, where the new one is dynamic

@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RemovePlan(LayerPlan):
-    """What `RemoveLayer` found.
+    """The plan of `RemoveLayer`.
 
     :param symbol: the label to remove
     :param dim: the frames that are left

@@ -23,7 +23,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RepeatPlan(LayerPlan):
-    """What `RepeatLayer` found.
+    """The plan of `RepeatLayer`.
 
     :param perm: order of the axes of the input in the output
     :param axis: the repeated one, in the output
@@ -106,7 +106,7 @@ class RepeatLayer(ConcatInputLayer, Planned[RepeatPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TilePlan(LayerPlan):
-    """What `TileLayer` found.
+    """The plan of `TileLayer`.
 
     :param counts: how often each axis is repeated
     """

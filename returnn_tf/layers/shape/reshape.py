@@ -21,7 +21,7 @@ from returnn_tf.tensor import Dim, DimKind
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReshapePlan(LayerPlan):
-    """What `ReshapeLayer` found.
+    """The plan of `ReshapeLayer`.
 
     :param merged: the axes that are replaced
     :param position: where the new ones begin

@@ -25,7 +25,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ResizePlan(LayerPlan):
-    """What `ResizeLayer` found.
+    """The plan of `ResizeLayer`.
 
     :param order: of the axes of the input in the output
     """

@@ -24,7 +24,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScatterNdPlan(LayerPlan):
-    """What `ScatterNdLayer` found.
+    """The plan of `ScatterNdLayer`.
 
     :param positions: the layout of the positions
     :param layout: the axes of input and positions together

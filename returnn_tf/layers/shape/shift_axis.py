@@ -22,7 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShiftAxisPlan(LayerPlan):
-    """What `ShiftAxisLayer` found.
+    """The plan of `ShiftAxisLayer`.
 
     :param axis: the shifted one
     """

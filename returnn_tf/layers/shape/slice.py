@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlicePlan(LayerPlan):
-    """What `SliceLayer` found.
+    """The plan of `SliceLayer`.
 
     :param axis: the sliced one
     """

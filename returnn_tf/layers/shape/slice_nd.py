@@ -25,7 +25,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SliceNdPlan(LayerPlan):
-    """What `SliceNdLayer` found.
+    """The plan of `SliceNdLayer`.
 
     :param new_dim: the axis of the slices
     :param gather: how the entries of the slices are found

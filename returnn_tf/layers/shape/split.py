@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitPlan(LayerPlan):
-    """What `SplitLayer` found.
+    """The plan of `SplitLayer`.
 
     :param split_axis: the axis that is cut
     :param parts: the dims of the parts

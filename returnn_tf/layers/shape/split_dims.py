@@ -20,10 +20,10 @@ from returnn_tf.tensor import Data, Dim, DimKind
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitDimsPlan(LayerPlan):
-    """What `SplitDimsLayer` found.
+    """The plan of `SplitDimsLayer`.
 
     :param axis: the split one
-    :param open_part: index of the part that is inferred, None if there is none
+    :param open_part: index of the inferred part, or None
     :param known: product of the given sizes
     :param rest: what remains for the open part
     """
@@ -79,7 +79,7 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
         return SplitDimsPlan(out, axis=axis, open_part=open_part, known=known, rest=rest)
 
     def _open_part(self, ctx: PlanContext, given: list[Any]) -> Optional[int]:
-        """Return the index of the part that is inferred, None if there is none."""
+        """Return the index of the inferred part, or None."""
         unknown = [i for i, d in enumerate(given) if _is_open(d) and not self._is_known(ctx, d)]
         if not unknown:  # a single one with known lengths may still be declared to be what remains
             unknown = [i for i, d in enumerate(given) if _is_open(d) and not d.is_batch]

@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StackPlan(LayerPlan):
-    """What `StackLayer` found.
+    """The plan of `StackLayer`.
 
     :param layout: the axes of all sources together
     :param position: of the new axis in the output
@@ -33,7 +33,7 @@ class StackPlan(LayerPlan):
 class StackLayer(Planned[StackPlan]):
     """Stacks the sources along a new axis. Axes that a source lacks are broadcast.
 
-    The new axis is in front of the feature axis, or becomes it if there is none, unless ``axis`` gives its index, batch
+    The new axis is in front of the feature axis, or becomes it if absent, unless ``axis`` gives its index, batch
     included. Behind a feature axis that is not a declared dim, it becomes the feature axis.
     Lengths: unchanged.
 

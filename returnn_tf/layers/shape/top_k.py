@@ -21,7 +21,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TopKPlan(LayerPlan):
-    """What `TopKLayer` found.
+    """The plan of `TopKLayer`.
 
     :param axes: the axes that the entries are chosen from
     :param k_dim: the axis of the chosen ones

@@ -21,7 +21,7 @@ from returnn_tf.tensor import Data
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TransposePlan(LayerPlan):
-    """What `TransposeLayer` found.
+    """The plan of `TransposeLayer`.
 
     :param order: of the axes of the input in the output
     """
@@ -71,7 +71,7 @@ class TransposeLayer(ConcatInputLayer, Planned[TransposePlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SwapAxesPlan(LayerPlan):
-    """What `SwapAxesLayer` found.
+    """The plan of `SwapAxesLayer`.
 
     :param order: of the axes of the input in the output
     """

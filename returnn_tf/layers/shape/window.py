@@ -52,7 +52,7 @@ def check_window_padding(ctx: PlanContext, padding: str) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowPlan(LayerPlan):
-    """What `WindowLayer` found.
+    """The plan of `WindowLayer`.
 
     :param frames: the input, with the axis of the steps if the window is along that
     :param axis: that of the window, in ``frames``; None: it is along the steps of a loop
@@ -193,7 +193,7 @@ class WindowLayer(ConcatInputLayer, Planned[WindowPlan]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FoldPlan(LayerPlan):
-    """What `FoldLayer` found.
+    """The plan of `FoldLayer`.
 
     :param axes: order of the axes of the input: the window, the frames, all others
     :param left: frames of the first window that are before the first frame

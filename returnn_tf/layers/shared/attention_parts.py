@@ -75,7 +75,7 @@ def note_weights(ctx: EmitContext, value: Any, x: Any, data: Data, perm: Sequenc
 def note_copy(ctx: EmitContext, value: Any, dropout: float, seed: Any) -> None:
     """Store that a layer's value is that of its source, if that has weights.
 
-    :param dropout: rate of entries, each with a number of its own, that became 0
+    :param dropout: rate of the entries that became 0, each drawn independently
     """
     source = ctx.node.sources[0]
     weights = ctx.aux(source, WEIGHTS)

@@ -167,7 +167,7 @@ def _noise_entries(given: Any, axes_of: Callable[[Any], list[int]], data: Data) 
 def dropout_noise_shape(ctx: EmitContext, data: Data, layer: Any) -> Optional[list[Any]]:
     """Return the sizes of the dropout mask: 1 on batch and dynamic axes unless the options override it.
 
-    :return: None if every entry has a mask of its own
+    :return: None if the mask is drawn for every entry
     """
     if layer.dropout_axis is not None:
         own = ctx_axes(ctx, data, layer.dropout_axis)

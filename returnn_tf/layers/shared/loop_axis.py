@@ -54,7 +54,7 @@ def with_frames(ctx: EmitContext, x: Any, data: Data, frames: Data) -> Any:
 def check_lengths_of(ctx: PlanContext, data: Data, axis: int) -> None:
     """Check that a layer can mask the frames of an axis, as far as it is known before the ops are built.
 
-    :raises ConfigError: each sequence has a length of its own, and the data has no batch axis
+    :raises ConfigError: the lengths differ by sequence, and the data has no batch axis
     """
     dim = data.dims[axis]
     if data.batch_axis is None and _basis(dim) & _dims_by_sequence(ctx):

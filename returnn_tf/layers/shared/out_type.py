@@ -163,7 +163,7 @@ def _with_shape(ctx: PlanContext, data: Data, out_type: Mapping[str, Any], dim: 
 def out_type_of_function(
     ctx: PlanContext, function: Callable[..., Any], more: Optional[Mapping[str, Any]] = None
 ) -> Any:
-    """Return what the function returns: a template, or a dict of options.
+    """Call the function; return its template or dict of options.
 
     It is called with the options of the layer as keywords, ``sources``, ``name`` and ``network``.
 

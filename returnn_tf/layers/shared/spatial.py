@@ -66,7 +66,7 @@ class SpatialAxes:
 
 
 def to_lead_form(x: Any, count: int) -> Any:
-    """Merge the first ``count`` axes into one; insert an axis of size 1 if there are none."""
+    """Merge the first ``count`` axes into one; insert an axis of size 1 if ``count`` is 0."""
     if count == 1:
         return x
     if count == 0:

@@ -1,4 +1,4 @@
-"""Channels as sequences of their own, and groups of sequences as one: the batch axis is multiplied or divided."""
+"""Channels as separate sequences, and groups of sequences as one: the batch axis is multiplied or divided."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _define_lens(ctx: EmitContext, data: Data, lens_of: Any) -> None:
 
 @register_layer("split_concatenated_multichannel")
 class SplitConcatenatedMultichannelLayer(FeaturesLastLayer):
-    """Makes each channel a sequence of its own: [batch, ..., channels * n] becomes [batch * channels, ..., n].
+    """Makes each channel a separate sequence: [batch, ..., channels * n] becomes [batch * channels, ..., n].
 
     Channel c of sequence b is at ``b * nr_of_channels + c`` in the batch axis.
 

@@ -27,7 +27,7 @@ def _need_floats(ctx: PlanContext, data: Data) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ApplyLengthDistributionPlan(LayerPlan):
-    """What `ApplyLengthDistributionLayer` found.
+    """The plan of `ApplyLengthDistributionLayer`.
 
     :param orders: of the axes of each source: [batch, others, features]
     """
@@ -145,7 +145,7 @@ class FillUnusedLayer(ConcatInputLayer):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SwapTimeFeaturePlan(LayerPlan):
-    """What `SwapTimeFeatureLayer` found.
+    """The plan of `SwapTimeFeatureLayer`.
 
     :param swap: order of the axes of the input in the output
     """

@@ -28,7 +28,7 @@ _ALMOST_NOTHING = 1e-7
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpectraPlan(LayerPlan):
-    """What `MultichannelFourierLayer` found.
+    """The plan of `MultichannelFourierLayer`.
 
     :param sizes: pairs (samples per frame, samples per Fourier transform)
     :param spatial: where the axis of samples is, and what counts as batch

@@ -56,7 +56,7 @@ class FirstFramesNoiseEstimatorLayer(ConcatInputLayer):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SignalMaskingPlan(LayerPlan):
-    """What `SignalMaskingLayer` found.
+    """The plan of `SignalMaskingLayer`.
 
     :param layout: the axes of signal and mask together
     """

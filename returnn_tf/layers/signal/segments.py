@@ -1,4 +1,4 @@
-"""`segment_input`, `unsegment_input`: a window from each frame on as a sequence of its own, and back."""
+"""`segment_input`, `unsegment_input`: a window from each frame on as a separate sequence, and back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def segment_frames(of: Dim, window: int) -> SegmentFrames:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SegmentsPlan(LayerPlan):
-    """What `SegmentsLayer` found.
+    """The plan of `SegmentsLayer`.
 
     :param order: of the axes of the source: [batch, time, others]
     :param frames: the dim whose frames begin segments
@@ -127,7 +127,7 @@ class SegmentInputLayer(SegmentsLayer):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnsegmentInputPlan(LayerPlan):
-    """What `UnsegmentInputLayer` found.
+    """The plan of `UnsegmentInputLayer`.
 
     :param packed: the batch axis of the segments
     :param order: of the axes of the input: [segments, window, features]

@@ -24,7 +24,7 @@ from returnn_tf.util.lazy_tf import tf
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FourierPlan(LayerPlan):
-    """What `FourierLayer` found.
+    """The plan of `FourierLayer`.
 
     :param spatial: where the axis of samples or frames is, and what counts as batch
     """

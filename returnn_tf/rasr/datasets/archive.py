@@ -172,7 +172,7 @@ class ArchiveBundle:
         return self._home[name].size(name)
 
     def read(self, name: str) -> bytes:
-        """Return the content of an entry, uncompressed; DataError if there is none."""
+        """Return the content of an entry, uncompressed; DataError if absent."""
         if name not in self._home:
             raise RasrDataError("bundle %r has no entry %r. %s" % (self.path, name, _guess(name, self._home)))
         return self._home[name].read(name)

@@ -55,7 +55,7 @@ class Alignment:
 
 
 class _Reader:
-    """Takes numbers and strings from the content of an entry; running off its end is a DataError."""
+    """Reads numbers and strings from the content of an entry; DataError at its end."""
 
     def __init__(self, content: bytes, place: str):
         self.content = content
@@ -79,7 +79,7 @@ class _Reader:
         return self.take(self.unpack("I"))
 
     def packed(self) -> int:
-        """Take a number in groups of 7 bits, lowest first; bit 7 of a byte: more follow."""
+        """Read a number in groups of 7 bits, lowest first; bit 7 of a byte: more follow."""
         value, shift = 0, 0
         while True:
             (byte,) = self.take(1)
@@ -165,7 +165,7 @@ def _alignment(
 
 
 def _runs(reader: _Reader, count: int) -> list[tuple[int, int, float]]:
-    """Take a frame per item, as runs of equal or different labels, and jumps in time."""
+    """Read one frame per item: run-length encoded labels, and jumps in time."""
     items: list[tuple[int, int, float]] = []
     time = 0
     while len(items) < count:
@@ -182,7 +182,7 @@ def _runs(reader: _Reader, count: int) -> list[tuple[int, int, float]]:
 
 
 def _weighted(reader: _Reader, version: int) -> list[tuple[int, int, float]]:
-    """Take frames with any number of items each, which have weights."""
+    """Read frames with any number of weighted items each."""
     if version not in (1, 2):
         raise reader.error("unknown version %d of alignments with weights" % version)
     count = reader.packed()

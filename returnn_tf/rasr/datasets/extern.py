@@ -101,7 +101,7 @@ class ExternSprintDataset(StreamDataset):
 
     @property
     def dims(self) -> tuple[int, int]:
-        """Return the dim of the features and the number of classes, 0 or less if there are none; may start RASR."""
+        """Return the dim of the features and the number of classes, 0 or less if absent; may start RASR."""
         if self._sizes is None:
             self.data_specs  # noqa: B018
         assert self._sizes is not None
@@ -173,7 +173,7 @@ class ExternSprintDataset(StreamDataset):
         return part.open_epoch(epoch, keys, chosen.of_all_processes())
 
     def _begin_with(self, part: Optional[ExternSprintDataset], epoch: int, seq_list: Optional[Sequence[str]]) -> None:
-        """Derive the format from the first sequence of what is read next; RASR goes on with it then."""
+        """Derive the format from the first sequence that is read next; reading then continues after it."""
         if self._specs is not None or part is None:
             return
         items = StreamDataset.sequences_of_stream(part, epoch, **({} if seq_list is None else {"seq_list": seq_list}))
@@ -190,7 +190,7 @@ class ExternSprintDataset(StreamDataset):
         return epoch, None if seq_list is None else tuple(seq_list), self.opts._num_shards, self.opts._shard_index
 
     def sequences_of_stream(self, epoch: int, **how: Any) -> Generator[Example, None, None]:
-        """Yield the sequences of `stream`; goes on where `make_specs` has begun with them."""
+        """Yield the sequences of `stream`, beginning with one that `make_specs` has read."""
         begun = self._begun.pop(self._key(epoch, how.get("seq_list")), None)
         for _, items in self._begun.values():
             items.close()
@@ -244,7 +244,7 @@ class RunReader:
     :param targets: how its targets become arrays
     :param opts: of the dataset
     :param sizes: (input dim, output dim) of earlier runs, which this one must have too; None: it is the first
-    :param seq_list: the tags that RASR has to send, in this order; None: those of its own order
+    :param seq_list: the tags that RASR has to send, in this order; None: RASR chooses
     """
 
     def __init__(

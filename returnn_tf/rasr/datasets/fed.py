@@ -1,4 +1,4 @@
-"""A dataset that gets its sequences from RASR while this program runs inside of it."""
+"""A dataset that RASR feeds while this program runs inside it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class FedDataset(StreamDataset):
                     self._changed.notify_all()
 
     def _is_read(self) -> bool:
-        """Return whether the epoch whose segments RASR gets is still read."""
+        """Return whether the epoch that RASR is feeding is still being read."""
         return self._open is not None and self._open[0] == self._fed and not self._finished
 
     def feed(self, tag: str, features: Any, targets: Mapping[str, Any]) -> None:
@@ -151,7 +151,7 @@ class FedDataset(StreamDataset):
         return data
 
     def finish(self) -> None:
-        """Note that no further epoch will be read, or fed."""
+        """Mark the end: no further epoch is read or fed."""
         with self._changed:
             self._finished = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""What RASR sends of a sequence, as the arrays of data keys."""
+"""Targets of sequences that RASR sends, as arrays by data key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DIM_WITH_ZERO = 1  # of text with a final zero, as RETURNN says it
 
 @dataclasses.dataclass
 class SentOptions(BaseOptions):
-    """The options of how that becomes data."""
+    """The options of the conversion to data keys."""
 
     target_maps: Optional[dict[str, Any]] = option(
         None, help="key -> dict, or file with a line for each class: classes in place of this target, in each frame"
@@ -75,7 +75,7 @@ class Targets:
         self._dropped: set[str] = set()
 
     def set_random_seed(self, seed: int) -> None:
-        """Seed what draws, at the begin of an epoch."""
+        """Seed vocabularies that sample, at the begin of an epoch."""
         for vocabulary in self.vocabularies.values():
             getattr(vocabulary, "set_random_seed", lambda seed: None)(seed)
 
@@ -83,7 +83,7 @@ class Targets:
         """Return the arrays of all keys but "data".
 
         :param sent: key -> array or text
-        :param num_frames: of the features, None if there are none
+        :param num_frames: of the features, or None
         :raises DataError: an alignment of another length, or text that a vocabulary or map lacks
         """
         values = {str(key): self._value(str(key), value) for key, value in sent.items()}

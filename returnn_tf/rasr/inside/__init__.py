@@ -1,1 +1,1 @@
-"""What RASR calls by `returnn_tf.rasr.interface`: training and forwarding."""
+"""Training and forwarding that RASR calls by `returnn_tf.rasr.interface`."""

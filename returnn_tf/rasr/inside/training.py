@@ -50,7 +50,7 @@ def declared_dims(config: Config) -> dict[str, int]:
 
 
 def _around(dataset: FedDataset, config: Config) -> Any:
-    """Return the dataset to train on: what a function of the config makes of the one that is fed, or this itself."""
+    """Return the dataset to train on: the fed one, wrapped by a function of the config if it has one."""
     custom = RasrSettings(config).sprint_interface_custom_dataset
     if custom is None:
         return dataset
@@ -81,7 +81,7 @@ class TrainingInRasr:
     def _train(self) -> None:
         try:
             train(self._config)
-        except BaseException as exc:  # told by the thread of RASR
+        except BaseException as exc:  # raised in the thread of RASR
             self._error = exc
             log.write(1, "error: %s" % exc)
         finally:
@@ -110,7 +110,7 @@ class TrainingInRasr:
         self.dataset.feed(tag, features, targets)
 
     def check(self) -> None:
-        """Raise the error that has ended the training, if there is one."""
+        """Raise the error that has ended the training, if any."""
         if self._error is not None:
             raise RasrDataError("the training has failed: %s" % self._error) from self._error
 

@@ -32,7 +32,7 @@ class RasrLoss(Loss):
     )
 
     def check(self, ctx: LossPlanContext) -> None:
-        """Check for scores of sequences, and for labels as target if there is one."""
+        """Check for scores of sequences, and for labels as target, if any."""
         output, target = ctx.output, ctx.target
         sequences = output.batch_axis is not None and output.time_axis is not None and output.rank == 3
         if not sequences or output.feature_axis is None or output.time_axis == output.feature_axis:

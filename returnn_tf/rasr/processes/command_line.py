@@ -1,4 +1,4 @@
-"""The words of a command line of RASR, from the forms that configs use."""
+"""Command-line arguments for RASR, from the forms that configs use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Optional
 from returnn_tf.config.errors import ConfigError, RasrDataError, RasrError, shown
 from returnn_tf.config.user_code import error_in_config
 
-#: What RASR imports, and where.
+#: The module that RASR imports, and its folder.
 MODULE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "for_rasr")
 MODULE_NAME = "rasr_side"
 _LOG_FILE = re.compile(r"--(?:.*log-channel\.file|.*\bLOGFILE)=(.+)")

@@ -31,7 +31,7 @@ _END_SECONDS = 60.0  # from the end of the pipe, or the last message, to the end
 
 
 class RasrProcess:
-    """A run of a program of RASR, in a process group of its own. Close it; it also ends with this process.
+    """A run of a program of RASR, in a new process group. Close it; it also ends with this process.
 
     A thread reads messages and output ahead, up to `MAX_MESSAGES` and `MAX_BYTES`. Output also goes to stderr.
 
@@ -46,7 +46,7 @@ class RasrProcess:
             raise RasrError("RASR can only be started on Linux and similar systems.")
         self._owner = owner
         self.timeout = timeout
-        self.fresh = True  # nothing was sent or received yet, for the user of this
+        self.fresh = True  # nothing was sent or received yet
         self.start_time = time.time()
         reading, theirs_writing = os.pipe()
         theirs_reading, self._writing_fd = os.pipe()
@@ -88,7 +88,7 @@ class RasrProcess:
     def receive(self, purpose: str, *, about: str = "") -> Any:
         """Return the next message, a tuple.
 
-        :param purpose: what is waited for, e.g. "the first sequence"
+        :param purpose: the expected message, e.g. "the first sequence"
         :param about: what it is about, if there can be errors which do not end RASR
         :raises DataError: RASR has ended, sends nothing for too long, or something else than messages
         """
@@ -138,12 +138,12 @@ class RasrProcess:
         return code
 
     def wait_briefly(self) -> None:
-        """Wait a little for the end of the program, which was told to end."""
+        """Wait briefly for the end of the program after it was asked to exit."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
 
     def status_text(self) -> str:
-        """Return how the program ended."""
+        """Return the exit status of the program, in words."""
         code = self._process.poll()
         if code is None:
             return "its side of the pipe closed, but the program goes on"
@@ -248,7 +248,7 @@ class _Inbox:
             self._changed.notify_all()
 
     def get(self, timeout: float) -> Optional[bytes]:
-        """Return the next message, None at the end, b"" if there is none in time."""
+        """Return the next message, None at the end, b"" on a timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._messages or self._ended, timeout)
             if not self._messages:

@@ -1,4 +1,4 @@
-"""RASR as a server of losses and automata: child processes that are shared by all who give the same options."""
+"""RASR as a server of losses and automata: child processes, shared by equal options."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Automaton:
 
 
 class RasrServers:
-    """Processes of RASR that answer; started at the first question. For one question at a time.
+    """A pool of RASR processes, started at the first request. Serves one request at a time.
 
     :param options: `ServerOptions`
-    :param owner: what they belong to, for messages
+    :param owner: the owning layer, for messages
     :raises ConfigError: the options are wrong
     """
 
@@ -121,7 +121,7 @@ class RasrServers:
         return [self._checked_automaton(tag, answer, num_classes) for tag, answer in zip(tags, answers)]
 
     def close(self) -> None:
-        """End the processes; the next question starts them again."""
+        """End the processes; the next request restarts them."""
         while self._instances:
             instance = self._instances.pop()
             try:
@@ -210,7 +210,7 @@ class RasrServers:
 
 
 class _Failures:
-    """Ends all processes after an unexpected answer: others may still have answers on the way."""
+    """Ends all processes after a failure: others may still have pending answers."""
 
     def __init__(self, servers: RasrServers):
         self._servers = servers
@@ -237,7 +237,7 @@ def _shared_out(frames: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _value_of_config(given: Any, owner: str) -> Any:
-    """Return the value of a config that "config:name" names; anything else as it is."""
+    """Resolve "config:name" to a value of the config; return anything else unchanged."""
     if not isinstance(given, str) or not given.startswith(_CONFIG_PREFIX):
         return given
     name = given[len(_CONFIG_PREFIX) :]

@@ -55,5 +55,5 @@ def init_dataset_via_str(config_str: str, config: Any = None, **options: Any) ->
 
 
 def get_dataset_class(name: Any) -> Optional[type]:
-    """Return the class of this name, None if there is none; a class itself is returned."""
+    """Return the class of this name, or None; a class is returned unchanged."""
     return name if isinstance(name, type) else DATASETS.find(name)

@@ -120,7 +120,7 @@ class DatasetView(DatasetInterface):
         seq_list: Optional[Sequence[str]] = None,
         seq_order: Optional[Sequence[int]] = None,
     ) -> bool:
-        """Begin an epoch, with the given sequences instead of its own if there are any.
+        """Begin an epoch; given sequences replace those that the dataset chooses.
 
         :param epoch: from 1; None ends the epoch before
         """
@@ -146,7 +146,7 @@ class DatasetView(DatasetInterface):
 
     @property
     def estimated_num_seqs(self) -> Optional[int]:
-        """Return the number of sequences of the epoch, or what is estimated."""
+        """Return the number of sequences of the epoch, exact or estimated."""
         number = None if self._reader is None else self._reader.num_seqs
         return self.dataset.opts.estimated_num_seqs if number is None else number
 

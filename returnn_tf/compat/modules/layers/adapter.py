@@ -38,7 +38,7 @@ ABSENT: Any = type("_Absent", (), {"__repr__": lambda self: "(not given)"})()
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What the class can ask for.
+    """The layers and sizes that the class can request.
 
     :param nodes: the layers by the names that it uses; while it is planned more are added
     :param guessed_size: the output size by the target, where ``n_out`` is not given
@@ -50,9 +50,9 @@ class Known:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConfigLayerPlan(LayerPlan):
-    """What `ConfigLayer` found.
+    """The plan of `ConfigLayer`.
 
-    :param known: what the class can ask for
+    :param known: the layers and sizes that the class can request
     :param own: the axes whose lengths `__init__` computes, with dims of this plan
     """
 
@@ -73,7 +73,7 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the layers that `transform_config_dict` of the class asks for."""
+        """Yield the layers that `transform_config_dict` of the class requests."""
         names: list[str] = []
 
         def get_layer(name: str) -> Any:
@@ -89,7 +89,7 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
 
     @classmethod
     def _asked_for(cls) -> Iterator[str]:
-        """Yield the layers that the code of `__init__` asks its network for."""
+        """Yield the layers that the code of `__init__` requests from its network."""
         methods = [vars(base).get("__init__") for base in cls.config_class.__mro__ if base is not object]
         yield from code_references({str(i): method for i, method in enumerate(methods)})
 

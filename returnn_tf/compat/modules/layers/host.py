@@ -1,4 +1,4 @@
-"""Running the `__init__` of a layer class of a config: the variables that it creates, and what it asks its network."""
+"""The environment of `__init__` of a layer class in a config: its variables, targets and random numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 MakeVariable = Callable[..., Any]
 
 
-#: That of the layer whose `__init__` is running.
+#: The host of the layer whose `__init__` is running.
 HOST: contextvars.ContextVar[Any] = contextvars.ContextVar("layer of a config", default=None)
 
 

@@ -45,5 +45,5 @@ class ConfigLoss(Loss):
 
 
 def _total(value: Any) -> Optional[Any]:
-    """Return the sum of a tensor as a float scalar; None if there is none."""
+    """Return the sum of a tensor as a float scalar; None stays."""
     return None if value is None else tf.reduce_sum(tf.cast(value, tf.float32))

@@ -1,1 +1,1 @@
-"""What several tools share: their dataset, its sequences, and text files."""
+"""Shared parts of the tools: their dataset, its sequences, and text files."""

@@ -148,7 +148,7 @@ def positions(
     last: Optional[int] = None,
     tags: Optional[Sequence[str]] = None,
 ) -> Iterator[tuple[EpochReader, int]]:
-    """Iterate over the sequences of an epoch in its order, without reading them: what reads them, and the position.
+    """Iterate over the sequences of an epoch in its order without reading them: the reader and the position.
 
     :param keys: the data keys to read
     :param first: position to begin at

@@ -15,7 +15,7 @@ from returnn_tf.config.errors import CommandDataError
 class FrameStatistics:
     """Collects statistics of each feature over frames, in float64, by joining those of the sequences.
 
-    :param what: whose they are, for messages
+    :param what: the data, for messages
     """
 
     def __init__(self, what: str) -> None:

@@ -1,1 +1,1 @@
-"""What runs beside or inside RASR: modules that need only numpy and the standard library."""
+"""Modules that run beside or inside RASR, which need only numpy and the standard library."""

@@ -19,7 +19,7 @@ _CHECK_SECONDS = 1.0
 
 
 def start(life: int, words: list[str]) -> int:
-    """Start the program in a group of its own; return its process id."""
+    """Start the program in a new process group; return its process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -40,7 +40,7 @@ def start(life: int, words: list[str]) -> int:
 
 
 def _end_with_parent() -> None:
-    """Let the system kill this process if its parent is killed, where there is such a call."""
+    """Request SIGKILL at the death of the parent, on systems with prctl."""
     try:
         ctypes.CDLL(None).prctl(_SET_SIGNAL_AT_DEATH_OF_PARENT, signal.SIGKILL)
     except (OSError, AttributeError):

@@ -51,7 +51,7 @@ class Server:
         self._error: Any = None
 
     def init(self, callback: Any = None, version_number: int = 0, **_: Any) -> Server:
-        """Take the function by which RASR is asked; refuse a RASR that is too old."""
+        """Store the callback into RASR; reject a RASR that is too old."""
         if version_number < self._least_version:
             text = "RASR has version %s of its Python control, but minPythonControlVersion is %d"
             text %= version_number, self._least_version

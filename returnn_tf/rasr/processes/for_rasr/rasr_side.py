@@ -208,6 +208,6 @@ class SprintNnPythonLayer:
         return np.asfortranarray(posteriors.T)
 
     def backpropagate(self, errorSignalIn: Any, **_: Any) -> Any:
-        """Keep the error signal [size, time]; nothing goes on to the inputs."""
+        """Keep the error signal [size, time]; the inputs get no error signal."""
         _parts["server"].keep_error(errorSignalIn)
         return tuple(np.zeros(shape, "float32", "F") for shape in self._inputs)
