@@ -38,6 +38,20 @@ def test_segments_and_back(window):
             np.testing.assert_array_equal(result.value[b, t], np.concatenate(expected))
 
 
+def test_longer_segments():
+    """The dim of the frames of segments is an operand like others; its sums are plain dims."""
+    network = {
+        "segments": {"class": "segment_input", "window": 2, "from": "data"},
+        "output": {"class": "pad", "axes": "T", "padding": (1, 2), "handle_dynamic_dims": True, "from": "segments"},
+    }
+    result = run(network)["output"]
+    lens = np.array([min(2, LENS[b] - t) for b, t in STARTS])
+    np.testing.assert_array_equal(result.sizes[1], lens + 3)
+    for row, (b, t), n in zip(result.value, STARTS, lens):
+        np.testing.assert_array_equal(row[1 : n + 1], X[b, t : t + n])
+        np.testing.assert_array_equal(row[n + 1 : n + 3], 0)
+
+
 @pytest.mark.parametrize("window", [1, 3])
 def test_classes_to_segments(window):
     result = on_labels({"class": "classes_to_segments", "num_classes": 4, "window": window})
