@@ -92,7 +92,10 @@ class Team {
     int64_t size = members_.size();
     for (int64_t step = 0; step < n_steps; ++step) {
       size = std::min(size, std::max<int64_t>(1, n_threads_ / Running::count()));
-      if (long_waits_ >= kMaxLongWaits) size = (size + 1) / 2, long_waits_ = 0;
+      if (long_waits_ >= kMaxLongWaits) {
+        size = (size + 1) / 2;
+        long_waits_ = 0;
+      }
       if (members_.size() > 1) posted_.store(order(step, size), std::memory_order_release);
       const Clock::time_point begin = Clock::now();
       part(step, 0, size);

@@ -261,8 +261,19 @@ void rtf_gru_forward_f32(const RtfGruShape* shape, const float* z, const float* 
   const Weights<1> of_candidate = Weights<1>::of(*shape, r_candidate, H, H, memory.of_candidate, *threads);
   const Ragged ragged = ragged_of(*shape);
   const Forward pass{
-      ragged, H,      {ragged, H, h0, h}, z, of_gates, of_candidate, memory.state_tiles, memory.reset_tiles, h,
-      gates,  h_last, memory.reset};
+      .ragged = ragged,
+      .units = H,
+      .states = {ragged, H, h0, h},
+      .z = z,
+      .of_gates = of_gates,
+      .of_candidate = of_candidate,
+      .state_tiles = memory.state_tiles,
+      .reset_tiles = memory.reset_tiles,
+      .h = h,
+      .gates = gates,
+      .h_last = h_last,
+      .reset = memory.reset,
+  };
   run_recurrence(*shape, *threads, kGates * H * H, of_candidate.panels(), pass);
 }
 
@@ -276,19 +287,21 @@ void rtf_gru_backward_f32(const RtfGruShape* shape, const float* r_gates, const 
   const Weights<1> of_gates = Weights<1>::transposed(*shape, r_gates, 2 * H, H, 2, memory.of_gates, *threads);
   const Weights<1> of_candidate = Weights<1>::transposed(*shape, r_candidate, H, H, 1, memory.of_candidate, *threads);
   const Ragged ragged = ragged_of(*shape);
-  const Backward pass{ragged,
-                      H,
-                      {ragged, H, h0, h},
-                      gates,
-                      dh,
-                      dh_last,
-                      of_gates,
-                      of_candidate,
-                      {memory.gate_tiles[0], memory.gate_tiles[1]},
-                      memory.candidate_tiles,
-                      dz,
-                      reset_h,
-                      dh0};
+  const Backward pass{
+      .ragged = ragged,
+      .units = H,
+      .states = {ragged, H, h0, h},
+      .gates = gates,
+      .dh = dh,
+      .dh_last = dh_last,
+      .of_gates = of_gates,
+      .of_candidate = of_candidate,
+      .gate_tiles = {memory.gate_tiles[0], memory.gate_tiles[1]},
+      .candidate_tiles = memory.candidate_tiles,
+      .dz = dz,
+      .reset_h = reset_h,
+      .dh0 = dh0,
+  };
   run_recurrence(*shape, *threads, kGates * H * H, of_candidate.panels(), pass);
 }
 }

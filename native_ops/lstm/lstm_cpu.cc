@@ -167,7 +167,19 @@ void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float
   const ForwardMemory<kGates> memory(arena, *shape);
   const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, memory.weights, *threads);
   const Forward pass{
-      ragged_of(*shape), H, z, c0, h0, weights, {memory.tiles[0], memory.tiles[1]}, h, c, gates, c_last, h_last};
+      .ragged = ragged_of(*shape),
+      .units = H,
+      .z = z,
+      .c0 = c0,
+      .h0 = h0,
+      .weights = weights,
+      .tiles = {memory.tiles[0], memory.tiles[1]},
+      .h = h,
+      .c = c,
+      .gates = gates,
+      .c_last = c_last,
+      .h_last = h_last,
+  };
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
 }
 
@@ -179,19 +191,21 @@ void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const floa
   Arena arena(scratch);
   const BackwardMemory<kGates> memory(arena, *shape);
   const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, memory.weights, *threads);
-  const Backward pass{ragged_of(*shape),
-                      H,
-                      c0,
-                      c,
-                      gates,
-                      dh,
-                      dc_last,
-                      dh_last,
-                      weights,
-                      {memory.tiles[0], memory.tiles[1]},
-                      dz,
-                      dc0,
-                      dh0};
+  const Backward pass{
+      .ragged = ragged_of(*shape),
+      .units = H,
+      .c0 = c0,
+      .c = c,
+      .gates = gates,
+      .dh = dh,
+      .dc_last = dc_last,
+      .dh_last = dh_last,
+      .weights = weights,
+      .tiles = {memory.tiles[0], memory.tiles[1]},
+      .dz = dz,
+      .dc0 = dc0,
+      .dh0 = dh0,
+  };
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
 }
 }

@@ -199,7 +199,10 @@ void rtf_scan_forward_f32(const RtfScanShape* shape, const float* const* a, cons
     const bool past_caches = rtf::streams<kParts>(*shape, {h});
     (past_caches ? rtf::forward<kParts, true> : rtf::forward<kParts, false>)(*shape, a, b, h0, h, h_last, *threads);
   };
-  shape->parts == 1 ? run(std::integral_constant<int, 1>()) : run(std::integral_constant<int, 2>());
+  if (shape->parts == 1)
+    run(std::integral_constant<int, 1>());
+  else
+    run(std::integral_constant<int, 2>());
 }
 
 void rtf_scan_backward_f32(const RtfScanShape* shape, const float* const* a, const float* const* h0,
@@ -211,6 +214,9 @@ void rtf_scan_backward_f32(const RtfScanShape* shape, const float* const* a, con
     (past_caches ? rtf::backward<kParts, true> : rtf::backward<kParts, false>)(*shape, a, h0, h, dh, dh_last, da, db,
                                                                                dh0, *threads);
   };
-  shape->parts == 1 ? run(std::integral_constant<int, 1>()) : run(std::integral_constant<int, 2>());
+  if (shape->parts == 1)
+    run(std::integral_constant<int, 1>());
+  else
+    run(std::integral_constant<int, 2>());
 }
 }

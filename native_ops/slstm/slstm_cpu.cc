@@ -233,19 +233,21 @@ void rtf_slstm_forward_f32(const RtfSLstmShape* shape, int exp_forget, const flo
   const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, memory.weights, *threads);
   const Ragged ragged = ragged_of(*shape);
   const auto part = [&](const float* first, const float* all) { return States{ragged, H, first, all}; };
-  const Forward pass{ragged,
-                     H,
-                     exp_forget != 0,
-                     z,
-                     part(initial->c, states->c),
-                     part(initial->n, states->n),
-                     part(initial->m, states->m),
-                     part(initial->h, states->h),
-                     weights,
-                     {memory.tiles[0], memory.tiles[1]},
-                     *states,
-                     gates,
-                     *last};
+  const Forward pass{
+      .ragged = ragged,
+      .units = H,
+      .exp_forget = exp_forget != 0,
+      .pre = z,
+      .c = part(initial->c, states->c),
+      .n = part(initial->n, states->n),
+      .m = part(initial->m, states->m),
+      .h = part(initial->h, states->h),
+      .weights = weights,
+      .tiles = {memory.tiles[0], memory.tiles[1]},
+      .states = *states,
+      .gates = gates,
+      .last = *last,
+  };
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
 }
 
@@ -260,19 +262,21 @@ void rtf_slstm_backward_f32(const RtfSLstmShape* shape, int exp_forget, const fl
   const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, memory.weights, *threads);
   const Ragged ragged = ragged_of(*shape);
   const auto part = [&](const float* first, const float* all) { return States{ragged, H, first, all}; };
-  const Backward pass{ragged,
-                      H,
-                      exp_forget != 0,
-                      part(initial->c, states->c),
-                      part(initial->n, states->n),
-                      part(initial->m, states->m),
-                      gates,
-                      dh,
-                      *dlast,
-                      weights,
-                      {memory.tiles[0], memory.tiles[1]},
-                      dz,
-                      *dinitial};
+  const Backward pass{
+      .ragged = ragged,
+      .units = H,
+      .exp_forget = exp_forget != 0,
+      .c = part(initial->c, states->c),
+      .n = part(initial->n, states->n),
+      .m = part(initial->m, states->m),
+      .gates = gates,
+      .dh = dh,
+      .dlast = *dlast,
+      .weights = weights,
+      .tiles = {memory.tiles[0], memory.tiles[1]},
+      .dz = dz,
+      .dinitial = *dinitial,
+  };
   run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
 }
 }
