@@ -399,11 +399,18 @@ class Layer(Sealable):
         return iter(())
 
     def gives_initial_output(self) -> bool:
-        """Return whether a method ``initial_output_value`` defines the value before the first step of a loop."""
-        return hasattr(self, "initial_output_value")
+        """Return whether `initial_output_value` defines the value before the first step of a loop."""
+        return False
+
+    def initial_output_value(self, ctx: Any) -> Any:
+        """Emit the value before the first step of a loop, of a layer that gives one.
+
+        :param ctx: the `EmitContext`
+        """
+        raise AssertionError("%s has no initial_output_value()" % type(self).__name__)
 
     def initial_output_template(self) -> Data:
-        """Return the layout of ``initial_output_value``: that of the output in one step."""
+        """Return the layout of `initial_output_value`: that of the output in one step."""
         output = self.node.output
         return output.without_axes(output.loop_axes)
 

@@ -33,7 +33,7 @@ def plan_initial_output(
     :raises LayerError: labels without an initial output, or an unknown form
     """
     given: Any = spec.options.get("initial_output")
-    layer: Any = node.layer
+    layer = node.layer
     state = layer.initial_output_value if layer.gives_initial_output() else None
     if given is None and state is not None:
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))

@@ -21,7 +21,7 @@ def set_options(planner: NetworkPlanner, node: Node, spec: LayerSpec) -> None:
     layer = node.layer
     infos = declared_options(spec.cls)
     # A layer may use the plain extras of its sources, such as the axes of `concat`.
-    layer.source_options = [None if isinstance(s, str) else s[1:] for s in spec.sources]
+    layer.source_options = tuple(None if isinstance(s, str) else s[1:] for s in spec.sources)
     for name, value in spec.options.items():
         info = infos[name]
         if info.refs and value is not None:

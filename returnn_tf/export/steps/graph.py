@@ -14,6 +14,7 @@ from returnn_tf.export.steps.loops import StepLoop
 from returnn_tf.export.steps.parts import StepParts
 from returnn_tf.export.steps.values import StepVariables
 from returnn_tf.graph.layer import Node
+from returnn_tf.layers.search.outer_search import choice_of
 from returnn_tf.util.lazy_tf import tf
 
 INIT_OP = "rec_step_by_step_init_op"
@@ -193,7 +194,7 @@ def step_facts(step: StepLoop, graph: StepGraph) -> dict[str, Any]:
 
 
 def _of_choice(step: StepLoop, node: Node, name: str) -> dict[str, Any]:
-    layer: Any = node.layer
+    layer = choice_of(node)
     initial = [prev.initial for prev in step.loop.prevs if prev.of is node]
     starts = [each.constant for each in initial if each.node is None and each.param is None]
     return {

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any, Optional
 
+from returnn_tf.compiler.planning.step_layers import rec_layer
 from returnn_tf.compiler.planning.zones import reachable
 from returnn_tf.config.errors import ExportError
 from returnn_tf.export.meta.names import op_name
@@ -145,7 +146,7 @@ class StepParts:
     @property
     def steps_are_known(self) -> bool:
         """Return whether the number of steps is known before the loop, from something else than a target."""
-        rec: Any = self.step.rec.layer
+        rec = rec_layer(self.step.rec)
         return self.ending.end is None and (bool(rec.sources) or rec.axis is not None or self._unstacks)
 
     @property

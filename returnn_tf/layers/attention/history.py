@@ -11,7 +11,7 @@ from typing import Any, Optional
 from returnn_tf.config.errors import DimError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
-from returnn_tf.layers.attention.relative_positional_encoding import TABLE
+from returnn_tf.layers.attention.relative_positional_encoding import TABLE, RelativePositionalEncodingLayer
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -94,8 +94,8 @@ def shift_of_picked(ctx: EmitContext, shift_layer: Node, q: Any, before: Any, ke
     table = ctx.aux(shift_layer, TABLE)
     if table is None:
         raise DimError("key_shift must be a relative_positional_encoding if a mask picks the steps.")
-    layer: Any = shift_layer.layer
-    clipping = layer.clipping
+    assert isinstance(shift_layer.layer, RelativePositionalEncodingLayer)
+    clipping = shift_layer.layer.clipping
     distance = tf.clip_by_value(tf.range(keys) - tf.expand_dims(before, -1), -clipping, clipping) + clipping
     shift = tf.gather(table, distance)  # [batch, keys, key]
     if shift.shape.rank == 2:

@@ -17,7 +17,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.history import count_step, extended, history_mask, picked_before, shift_of_picked
 from returnn_tf.layers.attention.kept_history import KeptHistory, kept_history, streamed_history
-from returnn_tf.layers.attention.relative_positional_encoding import TABLE
+from returnn_tf.layers.attention.relative_positional_encoding import TABLE, RelativePositionalEncodingLayer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import check_lengths_of, frames_of, with_frames
 from returnn_tf.loops.hypotheses import InPlace, empty_in_place
@@ -410,8 +410,8 @@ def shift_energy(ctx: EmitContext, shift_layer: Node, q: Any, keys: Any, table: 
     :param table: see `shift_table`
     """
     if table is not None:
-        layer: Any = shift_layer.layer
-        return by_distance(tf.einsum("...thd,cd->...htc", q, table), keys, layer.clipping)
+        assert isinstance(shift_layer.layer, RelativePositionalEncodingLayer)
+        return by_distance(tf.einsum("...thd,cd->...htc", q, table), keys, shift_layer.layer.clipping)
     before = picked_before(ctx) if in_step else None
     if before is not None:
         return shift_of_picked(ctx, shift_layer, q, before, keys)

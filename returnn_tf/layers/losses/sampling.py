@@ -158,16 +158,16 @@ class SampledWeights:
     @property
     def input(self) -> Data:
         """Return the template of the input after the loop."""
-        layer: Any = self.node.layer
+        layer = self.node.layer
         data = layer.input if isinstance(layer, ConcatInputLayer) else layer.source.output
         if self.exit is None:
             return data
-        exit_layer: Any = self.exit.layer
-        return exit_layer.outside(data)  # type: ignore[no-any-return]
+        assert isinstance(self.exit.layer, ExitLayer)
+        return self.exit.layer.outside(data)
 
     def rows(self, ctx: EmitContext, frames: Data) -> Any:
         """Return the input [frames, inputs], with the axes in the order of a template with features last."""
-        layer: Any = self.node.layer
+        layer = self.node.layer
         own = EmitContext(self.node, ctx.lowering)
         data = self.input
         if isinstance(layer, ConcatInputLayer):
@@ -175,8 +175,8 @@ class SampledWeights:
         else:
             x, inside = own.source(), layer.source.output
         if self.exit is not None:
-            exit_layer: Any = self.exit.layer
-            x = transpose(x, exit_layer.order_outside(inside))
+            assert isinstance(self.exit.layer, ExitLayer)
+            x = transpose(x, self.exit.layer.order_outside(inside))
         return transpose(x, frame_axes(data, frames))
 
     def params(self, ctx: EmitContext) -> tuple[Any, Any]:

@@ -39,7 +39,7 @@ class HeldInitial:
         if self.unit is not None:
             return tf.cast(self.unit.emit(ctx, data), data.dtype)
         assert self.state_of is not None
-        layer: Any = self.state_of.layer
+        layer = self.state_of.layer
         value = layer.initial_output_value(EmitContext(self.state_of, ctx.lowering))
         return to_layout(value, layer.initial_output_template(), data)
 

@@ -178,6 +178,10 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
         ctx.loop_state(_STATE, data, self.initial_output_value)
         return MaskedPlan(data, None, initial, stateful=stateful)
 
+    def gives_initial_output(self) -> bool:
+        """Return True: the value that is held until the mask is true."""
+        return True
+
     def initial_output_value(self, ctx: EmitContext) -> Any:
         """Return the value of ``prev:`` in the first step of a loop."""
         data = self._one_step(ctx.output)

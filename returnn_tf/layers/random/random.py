@@ -256,7 +256,8 @@ class RandomLayer(Layer):
     def _variable(self, ctx: EmitContext) -> Any:
         if self.explicit_state is None:
             return ctx.variable(_STATE)
-        layer: Any = self.explicit_state.layer
+        layer = self.explicit_state.layer
+        assert isinstance(layer, VariableLayer)
         return ctx.lowering.variables[self.explicit_state.params[layer.plan.name].name]
 
     def _draw(self, ctx: EmitContext, state: Any, shape: Any) -> Any:

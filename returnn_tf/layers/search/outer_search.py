@@ -7,10 +7,17 @@ from typing import Any
 from returnn_tf.config.errors import ConfigError, SearchError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
+from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.layers.search.choice_scores import log_probs_of
 
 #: Values of ``input_type`` whose scores a search outside can use, as they are logarithms of probabilities or become so.
 _INPUT_TYPES = ("prob", "log_prob")
+
+
+def choice_of(node: Node) -> ChoiceLayer:
+    """Return the layer of a node that is a choice."""
+    assert isinstance(node.layer, ChoiceLayer)
+    return node.layer
 
 
 def check_choice(node: Node) -> None:
@@ -18,7 +25,7 @@ def check_choice(node: Node) -> None:
 
     :raises ConfigError: it has no scores of labels, or follows the target
     """
-    layer: Any = node.layer
+    layer = choice_of(node)
     if layer.input_type not in _INPUT_TYPES:
         raise _error(
             node,
@@ -34,13 +41,12 @@ def check_choice(node: Node) -> None:
 
 def gives_scores(node: Node) -> bool:
     """Return whether a search outside gets the scores of a choice."""
-    layer: Any = node.layer
-    return bool(layer.score_dependent)
+    return choice_of(node).score_dependent
 
 
 def scores_for_search(ctx: EmitContext) -> Any:
     """Return the log probabilities of a choice, [batch, labels]; scales and length normalisation are left out."""
-    layer: Any = ctx.node.layer
+    layer = choice_of(ctx.node)
     return log_probs_of(ctx, layer.source, layer.input_type)
 
 

@@ -121,6 +121,10 @@ class EditDistanceTableLayer(_WithReference, Planned[EditDistanceTablePlan]):
         ctx.loop_state("row", out, self.initial_output_value)
         return EditDistanceTablePlan(out, node, time)
 
+    def gives_initial_output(self) -> bool:
+        """Return True: the distances of the empty sequence."""
+        return True
+
     def initial_output_value(self, ctx: EmitContext) -> Any:
         """Return the row before the first step."""
         return first_row(ctx.size(ctx.output.dims[0]), ctx.size(self.plan.time))

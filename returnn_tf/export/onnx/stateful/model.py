@@ -61,7 +61,6 @@ class StatefulModel(InferenceModel):
         self._names[ENCODER_SIZES] = OUTPUT + "-size" if rasr else ENCODER_SIZES
         models = StatefulModels(self, self.functions, opset, costs=rasr)
         models.write(folder, self._names)
-        layer: Any = self.functions.choice.layer
         files = {"state_initializer": INITIALIZER, "state_updater": UPDATER, "scorer": SCORER}
         self.facts = {
             "stateful": {
@@ -73,7 +72,7 @@ class StatefulModel(InferenceModel):
                 "scores": {"tensor": SCORES, "log": not rasr, "sign": -1 if rasr else 1},
                 "labels": self.functions.labels,
                 **LabelNames(self.net.plan, self.net.config, folder).facts(self.functions.choice.output.sparse_dim),
-                "target": layer.target,
+                "target": self.functions.choice.layer.target,
                 "states": {
                     name: {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
                     for name, spec in models.states.items()
