@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tests import compiling
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = os.path.join(ROOT, "demos", "decoder")
 
@@ -18,7 +20,9 @@ def build(language: str, to: str) -> str:
 
     :param language: "c" or "cpp"
     """
-    command = ["make", "-s", "-C", os.path.join(FOLDER, language), "PYTHON=" + sys.executable, "OUT=" + to]
+    variable, compiler = {"c": ("CC", "cc"), "cpp": ("CXX", "c++")}[language]
+    caching = "%s=%s -S %s %s" % (variable, sys.executable, compiling.__file__, os.environ.get(variable, compiler))
+    command = ["make", "-s", "-C", os.path.join(FOLDER, language), "PYTHON=" + sys.executable, "OUT=" + to, caching]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return os.path.join(to, {"c": "decoder_c", "cpp": "decoder"}[language])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import source_folder
 from returnn_tf.native.toolchain import find_toolchain
+from tests.compiling import compile_cached
 
 # vectors of 128, 256 and 512 bits, and a tile unit
 TARGETS = ["x86-64", "x86-64-v3", "x86-64-v4", "sapphirerapids"]
@@ -37,7 +37,7 @@ def test_compiles(target: str, tmp_path: Path) -> None:
     for one, path in zip(alone, files):
         one.write_text('#include "%s"\n' % path)
     command = [*compiler, "-std=c++17", "-fsyntax-only", "-march=" + target]
-    done = subprocess.run([*command, *map(str, alone)], capture_output=True, text=True, check=False)
+    done = compile_cached(command, list(map(str, alone)))
     if "bad value" in done.stderr:
         pytest.skip("the compiler does not know " + target)
     assert done.returncode == 0, done.stderr

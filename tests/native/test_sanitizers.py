@@ -8,6 +8,7 @@ import pytest
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import OPS, source_folder
 from returnn_tf.native.toolchain import find_toolchain
+from tests.compiling import compile_cached
 
 pytestmark = pytest.mark.slow  # each starts processes
 
@@ -34,8 +35,8 @@ def test_sanitizers(name, sanitizer, target, tmp_path):
         pytest.skip(str(exc))
     program = str(tmp_path / "driver")
     command = [*compiler, "-std=c++17", "-O1", "-g1", "-pthread", "-fsanitize=" + sanitizer]
-    command += ["-fno-sanitize-recover=all", *TARGETS[target], "-I", source_folder(), driver, *kernels]
-    built = subprocess.run([*command, "-o", program], capture_output=True, text=True, check=False)
+    command += ["-fno-sanitize-recover=all", *TARGETS[target], "-I", source_folder()]
+    built = compile_cached(command, [driver, *kernels], program)
     if "cannot find" in built.stderr and "san" in built.stderr:
         pytest.skip("the compiler comes without the sanitizer: %s" % sanitizer)
     assert built.returncode == 0, built.stderr

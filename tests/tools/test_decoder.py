@@ -15,6 +15,7 @@ from returnn_tf.native import lstm_ops, native_lstm
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.toolchain import find_toolchain
 from returnn_tf.util.lazy_tf import tf
+from tests.compiling import compile_cached
 from tests.native import reference
 
 pytestmark = pytest.mark.slow  # compiles a program with TensorFlow
@@ -34,8 +35,8 @@ def program(tmp_path_factory):
     to = str(tmp_path_factory.mktemp("decoder") / "decoder")
     folder = tf.sysconfig.get_lib()
     libraries = ["-L" + folder, "-l:libtensorflow_cc.so.2", *tf.sysconfig.get_link_flags()[1:], "-Wl,-rpath," + folder]
-    command = [*compiler, "-std=c++17", "-O1", *tf.sysconfig.get_compile_flags(), os.path.join(HERE, "decoder.cc")]
-    done = subprocess.run([*command, *libraries, "-o", to], capture_output=True, text=True, check=False)
+    command = [*compiler, "-std=c++17", "-O1", *tf.sysconfig.get_compile_flags()]
+    done = compile_cached([*command, *libraries], [os.path.join(HERE, "decoder.cc")], to)
     assert done.returncode == 0, done.stderr
     return to
 

@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from typing import Optional
 
 import pytest
+
+from tests.compiling import compile_cached, text_cached
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "native_ops")
@@ -26,7 +29,7 @@ _folder = tempfile.TemporaryDirectory(prefix="rtf-emulated-")
 
 
 def emulated(source: str, *flags: str, program: bool = False) -> str:
-    """Compile a source for the emulator, once in a run of the tests.
+    """Compile a source for the emulator, once for all runs of the tests.
 
     :param source: a ``.cu`` file, relative to ``native_ops/``, or an absolute path
     :param flags: more flags, such as ``-fsanitize=address,undefined``
@@ -36,11 +39,12 @@ def emulated(source: str, *flags: str, program: bool = False) -> str:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no g++")
-    command = [compiler, *_EMULATION, *flags, *([] if program else ["-shared", "-fPIC"]), os.path.join(SOURCES, source)]
-    key = tuple(command)
+    command = [compiler, *_EMULATION, *flags, *([] if program else ["-shared", "-fPIC"])]
+    path = os.path.join(SOURCES, source)
+    key = (*command, path)
     if key not in _built:
         to = os.path.join(_folder.name, hashlib.sha256("\0".join(key).encode()).hexdigest()[:16])
-        done = subprocess.run([*command, "-o", to], capture_output=True, text=True, check=False)
+        done = compile_cached(command, [path], to)
         if "cannot find" in done.stderr and "san" in done.stderr:
             pytest.skip("the compiler comes without its sanitizers")
         assert done.returncode == 0, done.stderr
@@ -84,9 +88,28 @@ def compile_for_gpu(source: str, arch: str, *flags: str) -> str:
     nvcc: Optional[str] = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:
         pytest.skip("there is no nvcc")
+    command = [
+        nvcc,
+        "-O3",
+        "-std=c++17",
+        "-arch=" + arch,
+        "-Xcompiler",
+        "-fPIC",
+        "-Xptxas",
+        "-v",
+        "-I",
+        SOURCES,
+        *flags,
+    ]
+    path = os.path.join(SOURCES, source)
+    return text_cached([*command, path], partial(_says, command, path), [SOURCES, HERE])
+
+
+def _says(command: list[str], path: str) -> str:
+    """Return the messages of a compiler."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [nvcc, "-O3", "-std=c++17", "-arch=" + arch, "-Xcompiler", "-fPIC", "-Xptxas", "-v", "-I", SOURCES]
-        command += [*flags, "-c", os.path.join(SOURCES, source), "-o", os.path.join(folder, "kernels.o")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, "-c", path, "-o", os.path.join(folder, "kernels.o")], capture_output=True, text=True, check=False
+        )
     assert done.returncode == 0, done.stderr
     return done.stderr
