@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import between, option
@@ -15,16 +14,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.conv_params import ConvFilter, ConvParams
-from returnn_tf.layers.shared.spatial import (
-    SpatialAxes,
-    bind_spatial,
-    check_padding,
-    conv_dim,
-    fixed_padding,
-    per_axis,
-    remark_on_padding,
-    spatial_axes,
-)
+from returnn_tf.layers.shared.spatial import Window, bind_spatial, plan_window
 from returnn_tf.ops.dense.convolution import convolution
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -38,19 +28,11 @@ class ConvPlan(LayerPlan):
     """The plan of `ConvLayer`.
 
     :param filter: where filter and bias come from
-    :param spatial: where the axes are that the filter moves along
-    :param size: of the filter, per axis
-    :param strides: per axis
-    :param dilations: per axis
-    :param padding: per axis: "same", "valid", or the frames in front and behind
+    :param window: the filter size, where it moves along and how
     """
 
     filter: ConvFilter
-    spatial: SpatialAxes
-    size: Sequence[int]
-    strides: Sequence[int]
-    dilations: Sequence[int]
-    padding: Sequence[Union[str, tuple[int, int]]]
+    window: Window
 
 
 @register_layer("conv")
@@ -102,17 +84,16 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
     def template(self, ctx: PlanContext) -> ConvPlan:
         """Infer the output: batch and other axes, spatial axes, features."""
         data = self._expanded(ctx, self.input_template(ctx))
-        count = 1 if isinstance(self.filter_size, int) else len(self.filter_size)
-        if not 1 <= count <= 3:
-            raise ctx.error("filter_size must have 1 to 3 entries, got %r." % (self.filter_size,))
-        spatial = spatial_axes(ctx, data, self.in_spatial_dims, count, "filter_size")
-        size = per_axis(ctx, "filter_size", self.filter_size, count)
-        strides = per_axis(ctx, "strides", self.strides, count)
-        dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)
-        given = check_padding(ctx, self.padding, count)
-        steps = list(zip(size, strides, dilations))
-        padding = [fixed_padding(d, p, *step) for d, p, step in zip(spatial.dims, given, steps)]
-        dims = [conv_dim(d, *step, p) for d, p, step in zip(spatial.dims, given, steps)]
+        window, dims = plan_window(
+            ctx,
+            data,
+            self.in_spatial_dims,
+            self.filter_size,
+            self.strides,
+            self.padding,
+            self.dilation_rate,
+            "filter_size",
+        )
         out = ctx.out_feature()
         n_in, n_out = ctx.need_static(ctx.need_feature(data), "the feature axis"), ctx.need_static(out, "out_dim")
         if self.groups < 1 or n_in % self.groups or n_out % self.groups:
@@ -120,22 +101,13 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
                 "%d input and %d output features are not divisible by %d groups." % (n_in, n_out, self.groups)
             )
         with_bias = ctx.behavior_version >= 10 if self.with_bias is None else self.with_bias
-        params = self.declare_params(ctx, "W", [*size, n_in // self.groups, n_out], n_out, with_bias)
-        return ConvPlan(
-            spatial.template(bind_spatial(ctx, self.out_spatial_dims, dims, spatial.dims), out),
-            filter=params,
-            spatial=spatial,
-            size=size,
-            strides=strides,
-            dilations=dilations,
-            padding=padding,
-        )
+        params = self.declare_params(ctx, "W", [*window.size, n_in // self.groups, n_out], n_out, with_bias)
+        new = bind_spatial(ctx, self.out_spatial_dims, dims, window.axes.dims)
+        return ConvPlan(window.axes.template(new, out), filter=params, window=window)
 
     def remark(self) -> str:
         """Warn if values depend on the longest sequence of the batch."""
-        return remark_on_padding(
-            self.plan.spatial.dims, self.plan.padding, self.plan.size, self.plan.strides, self.plan.dilations
-        )
+        return self.plan.window.remark()
 
     def _expanded(self, ctx: PlanContext, data: Data) -> Data:
         """Expand the source by the axes that the options add."""
@@ -158,15 +130,16 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one convolution; a reshape if several axes count as batch."""
         x = self.emit_input(ctx)
-        data = self.plan.spatial.data
+        window = self.plan.window
+        data = window.axes.data
         if data is not self.input:
             x = tf.reshape(x, ctx.shape(data))
         y = convolution(
-            self.plan.spatial.to_op(ctx, x, use_time_mask=self.use_time_mask),
+            window.axes.to_op(ctx, x, use_time_mask=self.use_time_mask),
             self.emit_filter(ctx, self.plan.filter),
-            strides=self.plan.strides,
-            dilations=self.plan.dilations,
+            strides=window.strides,
+            dilations=window.dilations,
             groups=self.groups,
-            padding=self.plan.padding,
+            padding=window.padding,
         )
-        return self.finish(ctx, self.plan.spatial.from_op(ctx, y, ctx.output), self.plan.filter)
+        return self.finish(ctx, window.axes.from_op(ctx, y, ctx.output), self.plan.filter)

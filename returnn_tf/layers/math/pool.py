@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import option
@@ -15,17 +14,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.numbers import need_numbers
-from returnn_tf.layers.shared.spatial import (
-    SpatialAxes,
-    bind_spatial,
-    check_padding,
-    conv_dim,
-    fixed_padding,
-    per_axis,
-    remark_on_padding,
-    spatial_axes,
-    to_lead_form,
-)
+from returnn_tf.layers.shared.spatial import Window, bind_spatial, plan_window, to_lead_form
 from returnn_tf.ops.dense.pooling import pool
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -36,20 +25,9 @@ Sizes = Union[int, list[int], tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PoolPlan(LayerPlan):
-    """The plan of `PoolLayer`.
+    """The plan of `PoolLayer`."""
 
-    :param spatial: where the axes are that the window moves along
-    :param size: of the window, per axis
-    :param strides: per axis
-    :param dilations: per axis
-    :param padding: per axis: "same", "valid", or the frames in front and behind
-    """
-
-    spatial: SpatialAxes
-    size: Sequence[int]
-    strides: Sequence[int]
-    dilations: Sequence[int]
-    padding: Sequence[Union[str, tuple[int, int]]]
+    window: Window
 
 
 @register_layer("pool")
@@ -90,33 +68,15 @@ class PoolLayer(ConcatInputLayer, Planned[PoolPlan]):
             raise ctx.error("mode must be 'max' or 'avg', not %r." % self.mode)
         data = self.input_template(ctx)
         need_numbers(ctx, data, "mode %r" % self.mode, floats=self.mode.lower() == "avg")
-        count = 1 if isinstance(self.pool_size, int) else len(self.pool_size)
-        if not 1 <= count <= 3:
-            raise ctx.error("pool_size must have 1 to 3 entries, got %r." % (self.pool_size,))
-        spatial = spatial_axes(ctx, data, self.in_spatial_dims, count, "pool_size")
-        size = per_axis(ctx, "pool_size", self.pool_size, count)
-        strides = per_axis(ctx, "strides", size if self.strides is None else self.strides, count)
-        dilations = per_axis(ctx, "dilation_rate", self.dilation_rate, count)
-        given = check_padding(ctx, self.padding, count)
-        steps = list(zip(size, strides, dilations))
-        padding = [fixed_padding(d, p, *step) for d, p, step in zip(spatial.dims, given, steps)]
-        dims = [conv_dim(d, *step, p) for d, p, step in zip(spatial.dims, given, steps)]
-        return PoolPlan(
-            spatial.template(
-                bind_spatial(ctx, self.out_spatial_dims, dims, spatial.dims), self._out_feature(ctx, spatial.data)
-            ),
-            spatial=spatial,
-            size=size,
-            strides=strides,
-            dilations=dilations,
-            padding=padding,
+        window, dims = plan_window(
+            ctx, data, self.in_spatial_dims, self.pool_size, self.strides, self.padding, self.dilation_rate, "pool_size"
         )
+        new = bind_spatial(ctx, self.out_spatial_dims, dims, window.axes.dims)
+        return PoolPlan(window.axes.template(new, self._out_feature(ctx, window.axes.data)), window)
 
     def remark(self) -> str:
         """Warn if values depend on the longest sequence of the batch."""
-        return remark_on_padding(
-            self.plan.spatial.dims, self.plan.padding, self.plan.size, self.plan.strides, self.plan.dilations
-        )
+        return self.plan.window.remark()
 
     def _out_feature(self, ctx: PlanContext, data: Data) -> Any:
         dim = ctx.need_feature(data)
@@ -126,24 +86,24 @@ class PoolLayer(ConcatInputLayer, Planned[PoolPlan]):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one pooling operation."""
-        data = self.plan.spatial.data
-        mask = ctx.masks(data, self.plan.spatial.spatial) if self.use_time_mask else None
+        window = self.plan.window
+        mask = ctx.masks(window.axes.data, window.axes.spatial) if self.use_time_mask else None
         if mask is not None:
             mask = self._mask_in_op_form(ctx, mask)
         y = pool(
-            self.plan.spatial.to_op(ctx, self.emit_input(ctx), use_time_mask=False),
+            window.axes.to_op(ctx, self.emit_input(ctx), use_time_mask=False),
             self.mode.lower(),
-            self.plan.size,
-            strides=self.plan.strides,
-            dilations=self.plan.dilations,
-            padding=self.plan.padding,
+            window.size,
+            strides=window.strides,
+            dilations=window.dilations,
+            padding=window.padding,
             mask=mask,
         )
-        return self.plan.spatial.from_op(ctx, y, ctx.output)
+        return window.axes.from_op(ctx, y, ctx.output)
 
     def _mask_in_op_form(self, ctx: EmitContext, mask: Any) -> Any:
         """Bring the mask to [N, spatial..., 1]; axes in which it is constant stay at size 1 unless merged into N."""
-        axes, data = self.plan.spatial, self.plan.spatial.data
+        axes, data = self.plan.window.axes, self.plan.window.axes.data
         mask = transpose(mask, axes.order)
         if len(axes.lead) > 1:
             lead = [ctx.size(data.dims[i]) for i in axes.lead]

@@ -152,7 +152,7 @@ def check_padding(ctx: PlanContext, value: Any, count: int) -> list[AxisPadding]
     return result
 
 
-def fixed_padding(dim: Dim, padding: AxisPadding, size: int, stride: int, dilation: int) -> AxisPadding:
+def _fixed_padding(dim: Dim, padding: AxisPadding, size: int, stride: int, dilation: int) -> AxisPadding:
     """Express "same_static" by the other kinds: the padding of the window on dynamic axes, "same" on static ones."""
     if padding != "same_static":
         return padding
@@ -163,30 +163,60 @@ def fixed_padding(dim: Dim, padding: AxisPadding, size: int, stride: int, dilati
     return left, total - left
 
 
-def remark_on_padding(
-    dims: Sequence[Dim],
-    padding: Sequence[AxisPadding],
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    steps: Sequence[int],
-) -> str:
-    """Return a remark if "same" places the window by the length of the array, and so of the longest sequence.
+_REMARK = (
+    "with stride %d, padding 'same' places the window of %d frames by the length of the longest sequence in the batch, "
+    "so that a sequence gets other values in another batch. With padding 'same_static' it gets the same values in all."
+)
 
-    "same" adds ``(ceil(n / stride) - 1) * stride + extent - n`` frames, half of them in front: with a stride, their
-    number varies with n.
 
-    :param dims: the axes that the window moves along; the others have one entry per axis, too
-    :param steps: dilations
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """The window of a convolution or pooling along spatial axes: one entry per axis.
+
+    :param axes: where it moves along
+    :param padding: "same", "valid", or the frames in front and behind
     """
-    for dim, pad, size, stride, dilation in zip(dims, padding, sizes, strides, steps):
-        extent = (size - 1) * dilation + 1
-        if pad == "same" and dim.size is None and max(extent - stride, 0) // 2 != (extent - 1) // 2:
-            return (
-                "with stride %d, padding 'same' places the window of %d frames by the length of the longest sequence "
-                "in the batch, so that a sequence gets other values in another batch. With padding 'same_static' it "
-                "gets the same values in all." % (stride, extent)
-            )
-    return ""
+
+    axes: SpatialAxes
+    size: Sequence[int]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    padding: Sequence[AxisPadding]
+
+    def remark(self) -> str:
+        """Return a remark if "same" places the window by the length of the array, and so of the longest sequence.
+
+        "same" adds ``(ceil(n / stride) - 1) * stride + extent - n`` frames, half of them in front: with a stride, their
+        number varies with n.
+        """
+        for dim, pad, size, stride, dilation in zip(
+            self.axes.dims, self.padding, self.size, self.strides, self.dilations
+        ):
+            extent = (size - 1) * dilation + 1
+            if pad == "same" and dim.size is None and max(extent - stride, 0) // 2 != (extent - 1) // 2:
+                return _REMARK % (stride, extent)
+        return ""
+
+
+def plan_window(
+    ctx: PlanContext, data: Data, in_spatial_dims: Any, size: Any, strides: Any, padding: Any, dilations: Any, what: str
+) -> tuple[Window, list[Dim]]:
+    """Plan a window by the options of a layer; return it, and the dims of its axes in the output.
+
+    :param what: the option with the size
+    """
+    count = 1 if isinstance(size, int) else len(size)
+    if not 1 <= count <= 3:
+        raise ctx.error("%s must have 1 to 3 entries, got %r." % (what, size))
+    axes = spatial_axes(ctx, data, in_spatial_dims, count, what)
+    sizes = per_axis(ctx, what, size, count)
+    strides = per_axis(ctx, "strides", sizes if strides is None else strides, count)
+    dilations = per_axis(ctx, "dilation_rate", dilations, count)
+    given = check_padding(ctx, padding, count)
+    steps = list(zip(sizes, strides, dilations))
+    fixed = [_fixed_padding(dim, pad, *step) for dim, pad, step in zip(axes.dims, given, steps)]
+    dims = [conv_dim(dim, *step, pad) for dim, pad, step in zip(axes.dims, given, steps)]
+    return Window(axes, sizes, strides, dilations, fixed), dims
 
 
 def conv_dim(dim: Dim, size: int, stride: int, dilation: int, padding: AxisPadding) -> Dim:
