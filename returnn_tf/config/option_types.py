@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import functools
 import numbers
 import re
 import typing
@@ -34,13 +35,9 @@ def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
     """
     if expected is Any or (refs and isinstance(value, str)):
         return True
-    origin = typing.get_origin(expected)
-    args = typing.get_args(expected)
-    if origin is Annotated:
-        written = next((a for a in args[1:] if isinstance(a, Written)), None)
-        return fits_type(value, args[0] if written is None else written.type, refs=refs)
+    origin, args = _parts(expected)
     if origin is Union:
-        return any(fits_type(value, a, refs=refs) for a in args)
+        return any(fits_type(value, part, refs=refs) for part in args)
     plain = origin or expected
     if plain in (list, tuple, collections.abc.Sequence):
         return isinstance(value, (list, tuple)) and _items_fit(value, plain, args, refs)
@@ -59,6 +56,16 @@ def fits_type(value: Any, expected: Any, *, refs: bool = False) -> bool:
     if expected is float:
         return isinstance(value, numbers.Real) and not isinstance(value, bool)
     return isinstance(expected, type) and isinstance(value, expected)
+
+
+@functools.cache
+def _parts(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the origin and the arguments of a type as it may be written in a config; None and () of a plain class."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is not Annotated:
+        return origin, args
+    written = next((a for a in args[1:] if isinstance(a, Written)), None)
+    return Union, (args[0] if written is None else written.type,)
 
 
 def _is_bool(value: Any) -> bool:

@@ -315,6 +315,11 @@ def _declared_options(cls: Any) -> dict[str, OptionInfo]:
     return result
 
 
+@functools.cache
+def _required_options(cls: Any) -> tuple[OptionInfo, ...]:
+    return tuple(info for info in declared_options(cls).values() if info.required)
+
+
 def own_options_first(cls: Any) -> list[OptionInfo]:
     """Return all options of a class: its own before those of its bases, each in the order of declaration."""
     infos = list(declared_options(cls).values())
@@ -346,12 +351,13 @@ def check_options(cls: type[Any], given: Mapping[str, Any], *, where: str, ignor
         if not isinstance(name, str) or name not in known:
             names = [info.name for info in own_options_first(cls)]
             raise OptionError("%s: unknown option %r. %s" % (where, name, did_you_mean(name, names, in_order=True)))
-        known[name].check_value(value, where)
-        reason = known[name].idle(value, partial(is_on, known, given))
+        info = known[name]
+        info.check_value(value, where)
+        reason = info.idle(value, partial(is_on, known, given)) if info.needs or info.unless else None
         if reason:
             log_inert(where, name, reason)
-    for info in known.values():
-        if info.required and info.name not in given:
+    for info in _required_options(cls):  # type: ignore[arg-type]  # mypy takes a class with fields for unhashable
+        if info.name not in given:
             kind = info.type_name if info.choices else type_words(info.type)
             raise OptionError("%s: the option %r is missing. It is: %s (%s)" % (where, info.name, info.help, kind))
 

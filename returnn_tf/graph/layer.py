@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Callable, ClassVar, Generic, Optional, TypeVar, Union, cast
 
@@ -19,7 +20,7 @@ from returnn_tf.graph.layer_plan import BatchNorm, HiddenState, LayerPlan
 from returnn_tf.graph.option_types import Activation, InitialOutput, OutTypeOptions, ReusedParams, ReuseOptions
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.same_labels import SameLabels
-from returnn_tf.graph.sealing import Sealable, default_factories, read_only
+from returnn_tf.graph.sealing import Sealable, default_factories
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.parts import Parts, total_size
 from returnn_tf.util.html import paragraph, table
@@ -565,8 +566,8 @@ class Node(Sealable):
     def seal(self, place: str = "") -> None:
         """Forbid all further changes of the node, its layer and its parameters."""
         values = vars(self)
-        for name, _ in default_factories(Node):
-            values[name] = read_only(values[name])
+        for name, kind in default_factories(Node):
+            values[name] = tuple(values[name]) if kind is list else types.MappingProxyType(values[name])
         self.seal_layer()
         for spec in self.owned:
             spec.seal("Parameter %r" % spec.name)

@@ -21,8 +21,9 @@ class LayerPlan:
     output: Data
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, read_only(getattr(self, field.name)))
+        for name, value in list(vars(self).items()):
+            if isinstance(value, (list, dict)):
+                object.__setattr__(self, name, read_only(value))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ wrong name is found while planning.
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import math
 from collections.abc import Mapping
@@ -104,7 +105,7 @@ def _from_text(text: str, names: Mapping[str, Any]) -> Any:
     if "(" not in text:
         known = _find(text)
         if known is not None:
-            return _make(known, text, (), {})
+            return _without_arguments(known, text)
         if text.isidentifier():
             raise OptionError("Unknown initialiser %r. %s" % (text, did_you_mean(text, [*_MAKERS, *_ALIASES])))
     try:
@@ -128,6 +129,11 @@ def _from_text(text: str, names: Mapping[str, Any]) -> Any:
         raise OptionError("Initialiser %r: %s" % (text, exc)) from None
 
 
+@functools.lru_cache(maxsize=256)
+def _without_arguments(known: str, name: str) -> Any:
+    return _make(known, name, (), {})
+
+
 def _make(known: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the initialiser of a name in `_MAKERS` with these arguments.
 
@@ -135,7 +141,7 @@ def _make(known: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any
     """
     function = _MAKERS[known]
     try:
-        bound = _signature(known, function).bind(*args, **kwargs)
+        bound = _signature(known).bind(*args, **kwargs)
         arguments = dict(bound.arguments)
         seed, dtype = arguments.pop("seed", None), _dtype_name(arguments.pop("dtype", None))
         if dtype is not None and dtype not in DTYPES:
@@ -144,19 +150,21 @@ def _make(known: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any
             raise OptionError("Initialiser %r: the seed must be an int, not %r." % (name, seed))
         plain = function(**arguments)
     except TypeError as exc:
-        listed = ", ".join(_signature(known, function).parameters)
+        listed = ", ".join(_signature(known).parameters)
         raise OptionError("Initialiser %r: %s. Its arguments: %s." % (name, exc, listed)) from None
     return plain if seed is None else initial_values.seeded(known, arguments, int(seed), plain)
 
 
-def _signature(known: str, function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature with the arguments that all initialisers have."""
+@functools.cache
+def _signature(known: str) -> inspect.Signature:
+    """Return the signature of a name in `_MAKERS`, with the arguments that all initialisers have."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     extra = [inspect.Parameter("dtype", kind, default=None)]
     if known not in _UNSEEDED:
         extra.insert(0, inspect.Parameter("seed", kind, default=None))
-    own = [p for p in inspect.signature(function).parameters.values() if p.name != "verify_shape"]
-    after = [p for p in inspect.signature(function).parameters.values() if p.name == "verify_shape"]
+    given = inspect.signature(_MAKERS[known]).parameters.values()
+    own = [p for p in given if p.name != "verify_shape"]
+    after = [p for p in given if p.name == "verify_shape"]
     return inspect.Signature([*own, *extra, *after])
 
 

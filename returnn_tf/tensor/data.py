@@ -170,7 +170,7 @@ class Data:
 
     def replace(self, **changes: Any) -> Data:
         """Return a copy with some fields replaced."""
-        return dataclasses.replace(self, **changes)
+        return Data(**{**vars(self), **changes})  # `dataclasses.replace` takes twice the time
 
     def permuted(self, perm: Sequence[int]) -> Data:
         """Permute axes: axis ``i`` of the result is axis ``perm[i]`` of this one; time and feature marks move along."""

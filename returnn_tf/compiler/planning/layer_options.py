@@ -20,6 +20,7 @@ def set_options(planner: NetworkPlanner, node: Node, spec: LayerSpec) -> None:
     """Set the options as attributes of the layer; the layers that they name become dependencies."""
     layer = node.layer
     infos = declared_options(spec.cls)
+    values: dict[str, Any] = {}
     # A layer may use the plain extras of its sources, such as the axes of `concat`.
     layer.source_options = tuple(None if isinstance(s, str) else s[1:] for s in spec.sources)
     for name, value in spec.options.items():
@@ -30,7 +31,8 @@ def set_options(planner: NetworkPlanner, node: Node, spec: LayerSpec) -> None:
             value = _reuse_of(planner, node, value, spec.where)
         elif not info.network:
             value = map_values(value, Dim, planner.dims.resolve)
-        setattr(layer, info.attribute, read_only(value, "Layer %r: the option %r" % (node.path, name)))
+        values[info.attribute] = read_only(value, "Layer %r: the option %r" % (node.path, name))
+    vars(layer).update(values)  # it is not sealed yet
     layer.source_options = map_values(layer.source_options, Dim, planner.dims.resolve)
 
 

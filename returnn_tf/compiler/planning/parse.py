@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
@@ -11,7 +12,7 @@ from returnn_tf.compiler.planning.code_references import code_references
 from returnn_tf.config.errors import ConfigError, OptionError, shown
 from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.config.option_values import referenced_names
-from returnn_tf.config.options import check_options, declared_options
+from returnn_tf.config.options import OptionInfo, check_options, declared_options
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.params.reuse import output_references, owner_references
 from returnn_tf.graph.registry import LAYERS, LOSSES
@@ -48,23 +49,39 @@ class LayerSpec:
         """Return the start of an error about this layer."""
         return describe_place(self.path, self.cls.class_name)
 
-    def references(self) -> Iterator[str]:
+    def references(self) -> tuple[str, ...]:
         """Return the names of all layers that must be planned before this one."""
-        if self.error is not None:
-            return
+        return () if self.error is not None else self._references
+
+    @functools.cached_property
+    def _references(self) -> tuple[str, ...]:
+        return tuple(self._find_references())
+
+    @functools.cached_property
+    def code_references(self) -> tuple[str, ...]:
+        """The layers that code among the options asks for."""
+        return tuple(code_references(self.options))
+
+    def _find_references(self) -> Iterator[str]:
         for source in self.sources:
             yield source if isinstance(source, str) else source[0]
-        for info in declared_options(self.cls).values():
-            if info.refs and self.options.get(info.name) is not None:
+        for info in _with_refs(self.cls):  # type: ignore[arg-type]  # mypy takes a class with fields for unhashable
+            if self.options.get(info.name) is not None:
                 yield from referenced_names(info, self.options[info.name])
         yield from self.cls.references(self.options)
-        yield from code_references(self.options)
+        yield from self.code_references
         yield from output_references(self.options.get("reuse_params"))
 
     def param_references(self) -> Iterator[str]:
         """Return the names of all layers of which this one needs parameters; they may depend on this layer."""
         yield from owner_references(self.options.get("reuse_params"))
         yield from self.cls.param_references(self.options)
+
+
+@functools.cache
+def _with_refs(cls: type[Layer]) -> tuple[OptionInfo, ...]:
+    """Return the options that name layers."""
+    return tuple(info for info in declared_options(cls).values() if info.refs)
 
 
 def describe_place(path: str, class_name: str) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.compiler.planning.checks import LayerError, check_source_dtypes, cycle_error, located, with_beam
-from returnn_tf.compiler.planning.code_references import code_references
 from returnn_tf.compiler.planning.compilation import Compilation
 from returnn_tf.compiler.planning.iterated_axis import IteratedAxis, iterated_axis, knows_axis
 from returnn_tf.compiler.planning.layer_options import set_options
@@ -491,7 +490,7 @@ class Planner(NetworkPlanner):
 
     def _depend_on_code(self, node: Node, spec: LayerSpec) -> None:
         """Add the layers that code in the options asks for; in a search, such code need not use the targets."""
-        for ref in code_references(spec.options):
+        for ref in spec.code_references:
             if self.search and "data:" in ref:
                 continue
             with contextlib.suppress(LayerError):  # the code may ask for it only if it exists
