@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError, did_you_mean
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.registry import LAYERS
-from returnn_tf.layers.shared.nested import is_network, network_options
+from returnn_tf.layers.shared.nested import is_network, network_options, with_changed_layers
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -58,19 +58,9 @@ def _kept(network: Mapping[str, Any], loop: str, names: list[str]) -> dict[str, 
 
 def with_dropout(network: Mapping[str, Any], rate: float) -> dict[str, Any]:
     """Return a network with another rate in all layers that have the option ``dropout``, also in inner networks."""
-    result = dict(network)
-    for name, layer in network.items():
-        if isinstance(layer, Mapping):
-            result[name] = _layer_with_dropout(layer, rate)
-    return result
 
+    def change(layer: dict[str, Any], _: Optional[type[Any]]) -> None:
+        if "dropout" in layer:
+            layer["dropout"] = rate
 
-def _layer_with_dropout(layer: Mapping[str, Any], rate: float) -> dict[str, Any]:
-    result = dict(layer)
-    if "dropout" in result:
-        result["dropout"] = rate
-    for option in network_options(LAYERS.find(layer.get("class"))):
-        inner = layer.get(option)
-        if isinstance(inner, Mapping):
-            result[option] = with_dropout(inner, rate) if is_network(inner) else _layer_with_dropout(inner, rate)
-    return result
+    return with_changed_layers(network, change)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
 from returnn_tf.config.settings.network import NetworkSettings
-from returnn_tf.graph.registry import LAYERS
-from returnn_tf.layers.shared.nested import is_network, network_options
+from returnn_tf.layers.shared.nested import with_changed_layers
 from returnn_tf.logging.log import log
 
 
@@ -28,23 +27,9 @@ def with_beam_size(config: Config) -> Any:
     if not isinstance(network, Mapping):
         return config  # reported as an error of the network
     log.write(3, "beam_size %d for all choices" % size)
-    return derived(config, {}, hidden={"network": _changed(network, size)})
 
+    def change(layer: dict[str, Any], cls: Optional[type[Any]]) -> None:
+        if cls is not None and cls.beam_size_option:
+            layer[cls.beam_size_option] = size
 
-def _changed(network: Mapping[str, Any], size: int) -> Any:
-    """Return a network dict with the beam size set, including those nested inside layers."""
-    return {name: _changed_layer(layer, size) for name, layer in network.items()}
-
-
-def _changed_layer(layer: Any, size: int) -> Any:
-    if not isinstance(layer, Mapping):
-        return layer
-    result = dict(layer)
-    cls = LAYERS.find(layer.get("class"))
-    if cls is not None and cls.beam_size_option:
-        result[cls.beam_size_option] = size
-    for option in network_options(cls):
-        inner = layer.get(option)
-        if isinstance(inner, Mapping):
-            result[option] = _changed(inner, size) if is_network(inner) else _changed_layer(inner, size)
-    return result
+    return derived(config, {}, hidden={"network": with_changed_layers(network, change)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.params.reuse import output_references, owner_references
@@ -18,6 +18,29 @@ def network_options(cls: Optional[type[Any]]) -> tuple[str, ...]:
 def is_network(value: Any) -> bool:
     """Return whether the value is a network rather than a single layer, whose names refer to the enclosing network."""
     return isinstance(value, Mapping) and not isinstance(value.get("class"), str)
+
+
+def with_changed_layers(
+    network: Mapping[str, Any], change: Callable[[dict[str, Any], Optional[type[Any]]], None]
+) -> dict[str, Any]:
+    """Return a network of changed copies of the layers, including those nested inside layers.
+
+    :param change: called with each copy, before those nested inside, and the class of the layer
+    """
+    return {name: _changed_layer(layer, change) for name, layer in network.items()}
+
+
+def _changed_layer(layer: Any, change: Callable[[dict[str, Any], Optional[type[Any]]], None]) -> Any:
+    if not isinstance(layer, Mapping):
+        return layer
+    result, cls = dict(layer), LAYERS.find(layer.get("class"))
+    change(result, cls)
+    for option in network_options(cls):
+        inner = layer.get(option)
+        if isinstance(inner, Mapping):
+            changed = with_changed_layers if is_network(inner) else _changed_layer
+            result[option] = changed(inner, change)
+    return result
 
 
 def has_inner_prev(cls: type[Any], options: Mapping[str, Any]) -> bool:
