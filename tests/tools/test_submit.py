@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.cli.submit import submission
 from returnn_tf.cli.submit.description import Description
 from returnn_tf.cli.submit.quantities import clock, megabytes_of, seconds_of
 from returnn_tf.cli.submit.script import Training, job_script
@@ -172,6 +173,18 @@ def test_jobs_of_an_array_are_alike(tmp_path, monkeypatch):
         pathlib.Path(name).write_text("submit = {'time': %r}\n" % time)
     with pytest.raises(ConfigError, match="differs from that of a, but the jobs of an array share one description"):
         read_job(["a", "b"], [], {})
+
+
+def test_hanging_scheduler(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(submission, "_SECONDS", 0.2)
+    program = tmp_path / "sbatch"
+    program.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "one.config").write_text("task = 'train'\n")
+    assert main(["submit", "one.config"]) == 2
+    assert "sbatch has not answered within 0.2 seconds" in capsys.readouterr().err
 
 
 def test_no_scheduler_here(tmp_path, monkeypatch, capsys):

@@ -54,7 +54,7 @@ def read_job(
 def submit(job: Description, script: str) -> str:
     """Submit the script to the scheduler and return the id of the job.
 
-    :raises ConfigError: the scheduler is not installed here, or refuses the job
+    :raises ConfigError: the scheduler is not installed here, hangs, or refuses the job
     """
     command = _COMMANDS[job.scheduler]
     if shutil.which(command[0]) is None:
@@ -65,9 +65,15 @@ def submit(job: Description, script: str) -> str:
         os.makedirs(log_dir(job), exist_ok=True)
     except OSError as exc:
         raise ClusterError("log_dir %r can't be created: %s" % (log_dir(job), exc.strerror)) from None
-    done = subprocess.run(
-        command, input=script, cwd=job.workdir or None, capture_output=True, text=True, timeout=_SECONDS
-    )
+    try:
+        done = subprocess.run(
+            command, input=script, cwd=job.workdir or None, capture_output=True, text=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterError(
+            "%s has not answered within %g seconds, so the job may be submitted or not. Look at the queue before you "
+            "try again." % (command[0], _SECONDS)
+        ) from None
     if done.returncode:
         raise ClusterError("%s rejected the job: %s" % (command[0], (done.stderr or done.stdout).strip()))
     return done.stdout.strip().split(";")[0]
