@@ -38,7 +38,7 @@ _HOME_OF_NAME = {
     "Trainer": "returnn_tf.engine.training.trainer",
     "batch_dim": "returnn_tf.tensor",
     "export": "returnn_tf.export.export",
-    "load_checkpoint": "returnn_tf.engine.checkpoints.of_network",
+    "load_checkpoint": "returnn_tf.engine.checkpoints.params",
     "option": "returnn_tf.config.options",
     "register_cell": "returnn_tf.ops.cells",
     "register_command": "returnn_tf.cli.commands",
@@ -50,7 +50,7 @@ _HOME_OF_NAME = {
     "register_settings": "returnn_tf.config.settings",
     "register_task": "returnn_tf.tasks.registry",
     "search": "returnn_tf.engine.search.from_python",
-    "save_checkpoint": "returnn_tf.engine.checkpoints.of_network",
+    "save_checkpoint": "returnn_tf.engine.checkpoints.params",
     "setting": "returnn_tf.config.settings",
 }
 

@@ -10,8 +10,8 @@ from returnn_tf.config.settings import register_settings as register_settings
 from returnn_tf.config.settings import setting as setting
 from returnn_tf.datasets import Dataset as Dataset
 from returnn_tf.datasets import register_dataset as register_dataset
-from returnn_tf.engine.checkpoints.of_network import load_checkpoint as load_checkpoint
-from returnn_tf.engine.checkpoints.of_network import save_checkpoint as save_checkpoint
+from returnn_tf.engine.checkpoints.params import load_checkpoint as load_checkpoint
+from returnn_tf.engine.checkpoints.params import save_checkpoint as save_checkpoint
 from returnn_tf.engine.learning_rate.control import LearningRateControl as LearningRateControl
 from returnn_tf.engine.learning_rate.schemes import register_schedule as register_schedule
 from returnn_tf.engine.passes.evaluator import Evaluator as Evaluator

@@ -13,7 +13,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.engine.checkpoints.of_network import load_checkpoint, save_checkpoint
+from returnn_tf.engine.checkpoints.params import load_checkpoint, save_checkpoint
 from returnn_tf.graph.registry import LAYERS, LOSSES
 from tests.layers.nets import EXTERN_DATA, LENS, feed
 

@@ -12,7 +12,7 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.engine.checkpoints.of_network import save_checkpoint
+from returnn_tf.engine.checkpoints.params import save_checkpoint
 from returnn_tf.engine.training.load_model import load_network
 from tests import processes
 from tests.docs.run_page import blocks_of, is_run, same

@@ -9,9 +9,8 @@ import pytest
 from returnn_tf.config import Config, ConfigError, WrapEpochValue
 from returnn_tf.config.derived import derived, overridden
 from returnn_tf.engine.learning_rate.control import LearningRateControl
-from returnn_tf.engine.pretrain.learning_rates import rate_of_epoch
 from returnn_tf.engine.pretrain.options import epochs_of_steps
-from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule, rate_of_epoch
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Dim
 

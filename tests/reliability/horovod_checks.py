@@ -14,11 +14,11 @@ import numpy as np
 
 import returnn_tf
 from returnn_tf.engine.distributed import start_checks
-from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.passes.forward_pass import in_order
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
+from returnn_tf.engine.training.training_pass import find_faulty_rank
 from tests.reliability import toy
 from tests.run_tasks import run_task
 

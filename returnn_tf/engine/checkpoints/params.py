@@ -1,15 +1,18 @@
-"""Assignment of stored values to the variables of a network, with a clear error where they don't fit."""
+"""Assignment of stored values to the variables of a network, and checkpoints of a network without an optimizer."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import CheckpointDataError, nearest_name
-from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP, CheckpointInfo
 
 _MAX_LISTED = 30
 
@@ -63,3 +66,30 @@ def assign_matching(variables: Mapping[str, Any], values: Mapping[str, NDArray[A
         else:
             variable.assign(values[name].astype(variable.dtype.as_numpy_dtype, copy=False))
     return sorted(left)
+
+
+def save_checkpoint(net: Network, path: str, *, epoch: int = 0) -> None:
+    """Write the parameters of a network and its step.
+
+    :param path: prefix of the files, e.g. ``out/net``; its folder is made if it is missing
+    :param epoch: last complete epoch, for programs that look for it
+    :raises DataError: the checkpoint can't be written
+    """
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    info = CheckpointInfo(epoch=epoch, step=int(net.global_step.numpy()), random_seed=0)
+    checkpoint.save(path, net.stored_params, {}, info)
+
+
+def load_checkpoint(net: Network, path: str) -> None:
+    """Set the parameters of a network, and its step if it is stored, from a checkpoint.
+
+    :param path: prefix of the files
+    :raises DataError: the checkpoint is missing or damaged, or does not fit the network; no parameter is changed then
+    """
+    problem = checkpoint.validate(path)
+    if problem is not None:
+        raise CheckpointDataError("The checkpoint %s can't be used: %s" % (path, problem))
+    values = checkpoint.read(path)
+    assign(net.stored_params, values, source="the checkpoint %s" % path)
+    if GLOBAL_STEP in values:
+        net.global_step.assign(int(values[GLOBAL_STEP]))

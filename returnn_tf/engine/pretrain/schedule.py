@@ -13,9 +13,11 @@ from returnn_tf.config.epoch_value import at_epoch, copied, same_value
 from returnn_tf.config.errors import ConfigError, OptionError, PretrainError, nearest_name
 from returnn_tf.config.option_types import shown_with_kind
 from returnn_tf.config.settings import check_settings, misspelt
+from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.user_code import call_of_config
+from returnn_tf.engine.learning_rate.control import LearningRateControl, given_rates
 from returnn_tf.engine.pretrain.options import PretrainOptions, check_copy_mode, options_from_config
 from returnn_tf.engine.pretrain.steps import PretrainStep, make_steps
 from returnn_tf.logging.log import log
@@ -232,3 +234,26 @@ class NetworkSchedule:
         where = NetworkSettings(self._config).describe_source("get_network")
         if options is not None:
             raise PretrainError("%s: pretrain and get_network exclude each other; remove one of them." % where)
+
+
+def rate_of_epoch(control: LearningRateControl, entry: EpochNetwork, epoch: int) -> float:
+    """Return the rate of an epoch, and store it in the control; a rate that it already has is kept."""
+    if epoch not in control.epochs:
+        rate = _decided(control, entry, epoch)
+        if rate is not None:
+            control.set_rate(epoch, rate)
+    return control.learning_rate(epoch)
+
+
+def _decided(control: LearningRateControl, entry: EpochNetwork, epoch: int) -> Optional[float]:
+    settings = LearningRateSettings(entry.config)
+    if "learning_rates" in entry.settings:
+        rates = given_rates(entry.config)
+        if epoch in rates:
+            return rates[epoch]
+    if "learning_rate" in entry.settings:
+        return settings.learning_rate
+    if not entry.pretrain or epoch in control.given_rates or settings.use_learning_rate_control_always:
+        return None
+    rate = settings.pretrain_learning_rate
+    return settings.learning_rate if rate is None else rate

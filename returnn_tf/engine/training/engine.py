@@ -14,8 +14,7 @@ from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.passes.step_trainer import StepTrainer
-from returnn_tf.engine.pretrain.learning_rates import rate_of_epoch
-from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
+from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule, rate_of_epoch
 from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.training.best_model import best_epoch, load_best
 from returnn_tf.engine.training.set_up import HandedOverState, set_up

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.engine.distributed.faulty_rank import find_faulty_rank
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.evaluator import normalized_losses
@@ -21,6 +22,8 @@ from returnn_tf.engine.training.callbacks import TrainedStep
 from returnn_tf.engine.training.set_up import TrainingRun
 from returnn_tf.engine.update.update_guard import skipped_text
 from returnn_tf.logging.log import log
+
+_MAX_TAGS = 20
 
 
 class TrainingPass:
@@ -118,3 +121,25 @@ class TrainingPass:
 
     def _any_tensors(self) -> Any:
         return self._trainer.tensors(self._run.data.any_train_batch(self._progress.epoch).feed)
+
+
+def find_faulty_rank(
+    world: World, error: NonFiniteError, seq_tags: Sequence[str], find_layer: Callable[[], Optional[str]]
+) -> NonFiniteError:
+    """Return the error with rank, host, sequences and layer of the first rank that is not finite on its own.
+
+    If gradients are summed, the error occurs in the same step on all ranks, so all of them call this. With
+    ``horovod_reduce_type = "param"`` only one rank does, and does not communicate.
+
+    :param error: raised by the step
+    :param seq_tags: the batch of this rank
+    :param find_layer: finds the first bad layer; slow
+    """
+    mine: Any = None
+    if not error.own_finite:
+        mine = [world.name if world.size > 1 else "", list(seq_tags)[:_MAX_TAGS], find_layer()]
+    found = [item for item in (world.gather(mine) if error.common else [mine]) if item]
+    if not found:  # the sum of finite numbers was not finite
+        return error.at([], None)
+    error.where = found[0][0]
+    return error.at(found[0][1], found[0][2])

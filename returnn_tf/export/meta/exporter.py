@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
-from returnn_tf.engine.checkpoints.of_network import save_checkpoint
+from returnn_tf.engine.checkpoints.params import save_checkpoint
 from returnn_tf.export.exporters import Exporter, register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.options import option
-from returnn_tf.engine.checkpoints.of_network import save_checkpoint
+from returnn_tf.engine.checkpoints.params import save_checkpoint
 from returnn_tf.export.exporters import Exporter, register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel

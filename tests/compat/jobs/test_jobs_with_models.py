@@ -13,7 +13,7 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.engine.checkpoints.of_network import save_checkpoint
+from returnn_tf.engine.checkpoints.params import save_checkpoint
 from tests.compat.jobs.manager import Code, Job, config_text
 
 DATA = {"class": "Task12AXDataset", "num_seqs": 4, "fixed_random_seed": 1}
