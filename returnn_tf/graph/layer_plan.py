@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Optional
 
-from returnn_tf.graph.sealing import read_only
+from returnn_tf.graph.sealing import tuple_or_view
 from returnn_tf.tensor import Data
 
 
@@ -23,7 +23,7 @@ class LayerPlan:
     def __post_init__(self) -> None:
         for name, value in list(vars(self).items()):
             if isinstance(value, (list, dict)):
-                object.__setattr__(self, name, read_only(value))
+                object.__setattr__(self, name, tuple_or_view(value))
 
 
 @dataclasses.dataclass(frozen=True)

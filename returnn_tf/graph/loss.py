@@ -55,7 +55,8 @@ class LossContext:
 
     def __init__(self, loss_node: LossNode, ctx: EmitContext) -> None:
         self.loss_node = loss_node
-        self.ctx = ctx
+        #: The context of the layer with the loss.
+        self.of_layer = ctx
         self.node = ctx.node
         self.output = ctx.node.output
         self.target_node = loss_node.target
@@ -72,54 +73,54 @@ class LossContext:
     @property
     def output_value(self) -> Any:
         """Return the values of the layer."""
-        return self.ctx.value(self.node)
+        return self.of_layer.value(self.node)
 
     @property
     def target_value(self) -> Any:
         """Return the values of the target."""
         assert self.target_node is not None
-        return self.ctx.value(self.target_node)
+        return self.of_layer.value(self.target_node)
 
     @property
     def seq_tags(self) -> Any:
         """Return the names of the sequences, string [batch], for a loss with ``needs_seq_tags``."""
         assert self.loss_node.seq_tags is not None
-        return self.ctx.value(self.loss_node.seq_tags)
+        return self.of_layer.value(self.loss_node.seq_tags)
 
     @property
     def lowering(self) -> Lowering:
         """Return the state of the emission of the graph."""
-        return self.ctx.lowering
+        return self.of_layer.lowering
 
     @property
     def behavior_version(self) -> int:
         """Return the behavior version of the config."""
-        return self.ctx.behavior_version
+        return self.of_layer.behavior_version
 
     @property
     def float_dtype(self) -> str:
         """Return the type of floats, see `Semantics`."""
-        return self.ctx.float_dtype
+        return self.of_layer.float_dtype
 
     def value(self, node: Node) -> Any:
         """Return the values of another layer, such as an option of the loss."""
-        return self.ctx.value(node)
+        return self.of_layer.value(node)
 
     def aux(self, node: Node, aux: Aux[T]) -> Optional[T]:
         """Return an auxiliary value of a layer, or None."""
-        return self.ctx.aux(node, aux)
+        return self.of_layer.aux(node, aux)
 
     def mask(self, data: Data, axis: int) -> Any:
         """Return the bool mask of the valid frames of a dynamic axis, with size 1 on all other axes but batch."""
-        return self.ctx.mask(data, axis)
+        return self.of_layer.mask(data, axis)
 
     def masks(self, data: Data, axes: Sequence[int]) -> Any:
         """Return `mask` of all dynamic axes among these, combined; None if no axis is dynamic."""
-        return self.ctx.masks(data, axes)
+        return self.of_layer.masks(data, axes)
 
     def pre_activation(self, *names: str) -> Any:
         """Return the values before the activation, if the layer (or the one it copies) has one of these; else None."""
-        before = self.ctx.aux(self.node, PRE_ACTIVATION)
+        before = self.of_layer.aux(self.node, PRE_ACTIVATION)
         if before is None or not isinstance(before.activation, str) or before.activation.strip().lower() not in names:
             return None
         return before.values
@@ -127,10 +128,10 @@ class LossContext:
     def lens(self, data: Data) -> Any:
         """Return the lengths of the time axis, [batch]; ones if there is no time axis."""
         time = frame_axis(data)
-        batch = self.ctx.size(data.dims[data.batch_axis]) if data.batch_axis is not None else 1
+        batch = self.of_layer.size(data.dims[data.batch_axis]) if data.batch_axis is not None else 1
         if time is None:
             return tf.ones([batch], tf.int32)
-        return tf.broadcast_to(self.ctx.lens(data.dims[time]), [batch])
+        return tf.broadcast_to(self.of_layer.lens(data.dims[time]), [batch])
 
     def require(self, good: Any, message: str, **shown: Any) -> list[Any]:
         """Fail the step if a sequence of the batch violates the condition.

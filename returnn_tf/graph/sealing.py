@@ -57,7 +57,7 @@ def default_factories(cls: Any) -> list[tuple[str, Callable[[], Any]]]:
     return [(name, make) for name, make in made if make is not dataclasses.MISSING]
 
 
-def read_only(value: Any) -> Any:
+def tuple_or_view(value: Any) -> Any:
     """Return a list as a tuple, a dict as a view, and anything else as it is."""
     if isinstance(value, list):
         return tuple(value)

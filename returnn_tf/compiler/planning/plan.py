@@ -12,7 +12,7 @@ from returnn_tf.graph.carried_state import KeptSpec
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.param_spec import ParamSpec
-from returnn_tf.graph.sealing import read_only
+from returnn_tf.graph.sealing import tuple_or_view
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Data
 from returnn_tf.util.html import folded
@@ -45,7 +45,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, read_only(getattr(self, field.name)))
+            object.__setattr__(self, field.name, tuple_or_view(getattr(self, field.name)))
 
     @property
     def params(self) -> dict[str, ParamSpec]:

@@ -144,7 +144,7 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
     wanted = outer.dims[axis]
     if wanted is dim or not (wanted.is_dynamic or dim.is_dynamic):
         return target
-    lens, target_lens = tf.reshape(ctx.ctx.lens(wanted), [-1]), tf.reshape(ctx.ctx.lens(dim), [-1])
+    lens, target_lens = tf.reshape(ctx.of_layer.lens(wanted), [-1]), tf.reshape(ctx.of_layer.lens(dim), [-1])
     deps = ctx.require(
         tf.equal(lens, target_lens),
         "the output axis %s and the axis %s of the target differ in their lengths. Both must have the same number of "
@@ -153,7 +153,7 @@ def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any)
         frames_of_the_output=lens + 0 * target_lens,
         frames_of_the_target=target_lens + 0 * lens,
     )
-    size = ctx.ctx.size(wanted)
+    size = ctx.of_layer.size(wanted)
     with tf.control_dependencies(deps):
         begin = [slice(None)] * axis + [slice(0, size)]
         target = target[tuple(begin)]

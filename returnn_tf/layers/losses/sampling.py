@@ -90,7 +90,7 @@ class SamplingLoss(FramewiseLoss):
         if not self._samples(ctx):
             return super().value(ctx)
         frames = self.frames(ctx)
-        x = _weights(ctx).rows(ctx.ctx, frames.data)
+        x = _weights(ctx).rows(ctx.of_layer, frames.data)
         labels = tf.cast(frames.target, tf.int32)
         if frames.mask is not None:
             mask = tf.broadcast_to(frames.mask, tf.shape(labels))
@@ -118,7 +118,7 @@ class SamplingLoss(FramewiseLoss):
         return -tf.gather(log_probs, labels, batch_dims=log_probs.shape.rank - 1)
 
     def _sampled(self, ctx: LossContext, x: Any, labels: Any, name: str) -> Any:
-        weights, bias = _weights(ctx).params(ctx.ctx)
+        weights, bias = _weights(ctx).params(ctx.of_layer)
         if bias is None:
             bias = tf.zeros([weights.shape[0]], weights.dtype)
         assert ctx.target.dim is not None
@@ -129,7 +129,7 @@ class SamplingLoss(FramewiseLoss):
             weights,
             bias,
             labels,
-            ctx.ctx.seed("sampling/" + name),
+            ctx.of_layer.seed("sampling/" + name),
             self.num_sampled,
             sampler,
             not self.nce_loss if remove is None else remove,

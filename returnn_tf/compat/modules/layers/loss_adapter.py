@@ -30,7 +30,7 @@ class ConfigLoss(Loss):
             infos = declared_options(type(self)).values()
             options = {i.name: getattr(self, i.attribute) for i in infos if i.attribute.startswith("own_")}
             given = {name: value for name, value in options.items() if repr(value) != "(not given)"}
-            layer = LayerView(ctx.ctx, ctx.node)
+            layer = LayerView(ctx.of_layer, ctx.node)
             loss: ConfigLossBase = self.config_class(base_network=layer.network, **given)
             target = None if ctx.target_node is None else layer.of(ctx.target_node).output
             loss.init(
