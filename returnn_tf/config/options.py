@@ -362,24 +362,20 @@ def check_options(cls: type[Any], given: Mapping[str, Any], *, where: str, ignor
             raise OptionError("%s: the option %r is missing. It is: %s (%s)" % (where, info.name, info.help, kind))
 
 
-def from_options(
-    cls: type[T], given: Any, *, where: str, ignore: Iterable[str] = (), none_is_absent: bool = False
-) -> T:
+def from_options(cls: type[T], given: Any, *, where: str, none_is_absent: bool = False) -> T:
     """Make an instance of an option class from the dict of a config.
 
     :param where: prefix of errors
-    :param ignore: keys which are no options
     :param none_is_absent: an option that is None keeps its default, unless None is among its values
     :raises ConfigError: see `check_options`
     """
     if not isinstance(given, collections.abc.Mapping):
         raise OptionError("%s: expected a dict of options, got %s." % (where, shown_with_kind(given)))
+    infos = declared_options(cls)
     if none_is_absent:
-        known = declared_options(cls)
-        given = {name: value for name, value in given.items() if value is not None or not _is_absent(known.get(name))}
-    check_options(cls, given, where=where, ignore=ignore)
-    infos, ignored = declared_options(cls), set(ignore)
-    return cls(**{infos[name].attribute: value for name, value in given.items() if name not in ignored})
+        given = {name: value for name, value in given.items() if value is not None or not _is_absent(infos.get(name))}
+    check_options(cls, given, where=where)
+    return cls(**{infos[name].attribute: value for name, value in given.items()})
 
 
 def _is_absent(info: Optional[OptionInfo]) -> bool:

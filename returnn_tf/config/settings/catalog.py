@@ -68,9 +68,9 @@ def settings_with(effect: Effect) -> frozenset[str]:
     return frozenset(name for name, info in all_settings().items() if info.effect & effect)
 
 
-def misspelt(key: str, known: Optional[Iterable[str]] = None) -> Optional[str]:
+def misspelt(key: str) -> Optional[str]:
     """Return the setting that ``key`` probably misspells, or None if it is a setting or resembles none."""
-    known = setting_by_key() if known is None else known
+    known = setting_by_key()
     if key in known or len(key) < _MIN_LENGTH:
         return None
     plain = key.lower().replace("_", "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -121,7 +120,7 @@ def num_frames(value: NDArray[Any]) -> int:
     return int(value.shape[0]) if value.ndim else 1
 
 
-def spec_of_array(value: NDArray[Any], dim: Optional[int] = None, labels: Optional[Sequence[str]] = None) -> DataSpec:
+def spec_of_array(value: NDArray[Any], dim: Optional[int] = None) -> DataSpec:
     """Return the spec of a key, derived from one of its arrays.
 
     :param value: [time, ...] or []
@@ -131,13 +130,7 @@ def spec_of_array(value: NDArray[Any], dim: Optional[int] = None, labels: Option
     if dim is None:
         dim = 0 if sparse else int(value.shape[1]) if value.ndim > 1 else 1
     dtype = "object" if value.dtype.kind in "OSU" else value.dtype.name
-    return DataSpec(
-        dim=dim,
-        ndim=value.ndim,
-        dtype=dtype,
-        shape=tuple(int(n) for n in value.shape[1:]),
-        labels=None if labels is None else tuple(labels),
-    )
+    return DataSpec(dim=dim, ndim=value.ndim, dtype=dtype, shape=tuple(int(n) for n in value.shape[1:]))
 
 
 def stack_frames(value: NDArray[Any], window: int) -> NDArray[Any]:
