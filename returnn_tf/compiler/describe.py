@@ -27,23 +27,49 @@ def describe_config(config: Config, *, graph: Optional[str] = None, color: bool 
     :param color: whether to use terminal colours
     :raises ConfigError: if the network is wrong, or the picture can't be written
     """
+    return describe_and_draw(plan_of_task(config), graph=graph, color=color)
+
+
+def plan_of_task(config: Config) -> Plan:
+    """Return the plan of the network of a config for its task: for a search, or with losses.
+
+    :raises ConfigError: if the network is wrong
+    """
     search = TaskSettings(config).task == "search"
-    plan = plan_from_config(config, train=not search, search=search)
+    return plan_from_config(config, train=not search, search=search)
+
+
+def describe_and_draw(plan: Plan, *, graph: Optional[str] = None, color: bool = False) -> str:
+    """Return the table of a network; optionally draw it too.
+
+    :param graph: file name of an SVG picture to write
+    :param color: whether to use terminal colours
+    :raises ConfigError: if the picture can't be written
+    """
     text = describe_plan(plan, color=color)
     if graph is not None:
-        if not graph.endswith(".svg"):
-            raise DimError("--graph writes SVG: name the file *.svg, not %r." % graph)
-        folder = os.path.dirname(os.path.abspath(graph))
-        if not os.path.isdir(folder):
-            raise DimError("--graph: the folder %s does not exist. Create it first." % folder)
-        picture = plan.svg()
-        try:
-            with open(graph, "w", encoding="utf8") as file:
-                file.write(picture)
-        except OSError as exc:
-            raise DimError("--graph: %r can't be written: %s" % (graph, exc.strerror or exc)) from exc
+        draw(plan, graph)
         text += "\ngraph written to %s" % graph
     return text
+
+
+def draw(plan: Plan, graph: str) -> None:
+    """Write a drawing of a network.
+
+    :param graph: file name of an SVG picture
+    :raises ConfigError: if it can't be written
+    """
+    if not graph.endswith(".svg"):
+        raise DimError("--graph writes SVG: name the file *.svg, not %r." % graph)
+    folder = os.path.dirname(os.path.abspath(graph))
+    if not os.path.isdir(folder):
+        raise DimError("--graph: the folder %s does not exist. Create it first." % folder)
+    picture = plan.svg()
+    try:
+        with open(graph, "w", encoding="utf8") as file:
+            file.write(picture)
+    except OSError as exc:
+        raise DimError("--graph: %r can't be written: %s" % (graph, exc.strerror or exc)) from exc
 
 
 def log_templates(plan: Plan, config: Config) -> None:

@@ -113,6 +113,22 @@ class Log:
         self._logger.propagate = False
         self._logger.setLevel(standard_level(DEFAULT_LEVEL))
 
+    @contextlib.contextmanager
+    def collected_warnings(self) -> Iterator[list[str]]:
+        """Collect the warnings within the context, each text once; they are shown as well."""
+        texts: list[str] = []
+
+        def receive(level: int, text: str) -> None:
+            if level == logging.WARNING and text not in texts:
+                texts.append(text)
+
+        handler = SendingHandler(receive)
+        self._logger.addHandler(handler)
+        try:
+            yield texts
+        finally:
+            self._logger.removeHandler(handler)
+
     def pass_on(self, level: int, text: str) -> None:
         """Write a line that another process has sent, see `send_to`.
 

@@ -32,7 +32,7 @@ def test_check(config, capsys):
 def test_graph(config, form, tmp_path, monkeypatch):
     """--graph gets to the function."""
     seen = []
-    monkeypatch.setattr(check, "describe_config", lambda config, graph, color: seen.append((graph, color)) or "")
+    monkeypatch.setattr(check, "describe_and_draw", lambda plan, graph, color: seen.append((graph, color)) or "")
     assert main(["check", config] + [word.replace("%s", "x.svg") for word in form]) == 0
     assert seen == [("x.svg", False)]
 

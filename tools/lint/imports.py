@@ -70,7 +70,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
         ["inner_weights", "plan_network"],
         ["plan_config"],
         ["network"],
-        ["describe"],
+        ["describe", "network_record"],
     ],
     "engine": [
         ["support"],

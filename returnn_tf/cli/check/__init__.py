@@ -1,38 +1,43 @@
-"""``returnn-tf check my.config``: checks all parts of a config, and prints the table of layers. Builds nothing."""
+"""``returnn-tf check my.config``: checks all parts of a config, and prints the layers, or JSON. Builds nothing."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import sys
 from collections.abc import Iterable
 from typing import Optional
 
-from returnn_tf.cli.check.migration import counted, migration, table
+from returnn_tf.cli.check.document import document, failure, stdout_for_json
+from returnn_tf.cli.check.migration import MigrationNote, counted, migration, table
 from returnn_tf.cli.check.whole_config import ConfigCheck
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
-from returnn_tf.compiler.describe import describe_config
+from returnn_tf.compiler.describe import describe_and_draw, draw
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError, nearest_name
 from returnn_tf.config.options import listing_inert_options
 from returnn_tf.config.settings import misspelt_keys
-from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.engine.pretrain.checks import describe
+from returnn_tf.logging.log import log
 from returnn_tf.logging.text import paint, printable, wants_color
 from returnn_tf.tasks.setting_checks import contradictions, settings_without_effect
 
-NO_DATA, MIGRATE, STRICT = "--no-data", "--migrate", "--strict"
-FLAGS = (NO_DATA, MIGRATE, STRICT)
+NO_DATA, MIGRATE, STRICT, JSON = "--no-data", "--migrate", "--strict", "--json"
+FLAGS = (NO_DATA, MIGRATE, STRICT, JSON)
 
 
 @register_command(
     "check",
-    "CONFIG ... [--graph OUT.svg] [--no-data] [--migrate] [--strict] [++key value ...]",
+    "CONFIG ... [--graph OUT.svg] [--no-data] [--migrate] [--strict] [--json] [++key value ...]",
     "check all parts of a config, and show the layers of its network",
     details="  --graph OUT.svg   draw the network; the suffix selects the format\n"
     "  --no-data         don't open datasets, nor look for checkpoints to load\n"
     "  --migrate         list what is old, without effect, unsupported or different, with what to write today\n"
     "  --strict          each line of --migrate is an error, e.g. a misspelt setting\n"
+    "  --json            all mistakes, layers, parameters, losses and stages of pretraining, for programs\n"
     "  ++load_epoch N    the network of that epoch; default: the last one\n"
     "  ++task search     the network as it searches",
     group="start",
@@ -44,6 +49,50 @@ def run(args: list[str]) -> int:
 
     :param args: config files, options, ``++key value``
     """
+    if JSON not in args:
+        return _finish(_print(_collect(args)))
+    with stdout_for_json() as file, log.collected_warnings() as logged:
+        try:
+            found = _collect(args)
+            if found.graph is not None and found.check.plan is not None:
+                draw(found.check.plan, found.graph)
+        except Exception as exc:
+            result = failure(exc, logged)
+            raise
+        else:
+            warned = [*found.warnings, *(text for text in logged if text not in found.warnings)]
+            result = document(found.check, warned, found.migration, strict=STRICT in found.flags)
+        finally:
+            file.write(json.dumps(result, indent=1, allow_nan=False) + "\n")
+            file.flush()
+    return _finish(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """What the check of a config found.
+
+    :param warnings: those that the check itself did not find in a part of the config
+    :param migration: with ``--migrate`` or ``--strict``
+    :param graph: file name of a picture to draw
+    """
+
+    check: ConfigCheck
+    flags: set[str]
+    warnings: list[str]
+    migration: list[MigrationNote]
+    graph: Optional[str]
+
+    def strict_error(self) -> Optional[CommandError]:
+        """Return the error of ``--strict``, if there is anything to migrate."""
+        if not (self.migration and STRICT in self.flags):
+            return None
+        listed = "" if {MIGRATE, JSON} & self.flags else "\n" + table(self.migration)
+        return CommandError("--strict: %s%s" % (counted(self.migration), listed))
+
+
+def _collect(args: list[str]) -> _Found:
+    """Read the command line and the config, and check its parts."""
     args, graph = take_option(args, "--graph")
     args, flags = take_flags(args, FLAGS)
     for argument in args:
@@ -53,20 +102,31 @@ def run(args: list[str]) -> int:
             raise CommandError("check: unknown option %r. Did you mean %r?" % (argument, nearest))
     if not args:
         raise CommandError("check: which config? returnn-tf check my.config")
-    config = read_config(args)
-    check = ConfigCheck(config, with_data=NO_DATA not in flags)
+    check = ConfigCheck(read_config(args), with_data=NO_DATA not in flags)
     with listing_inert_options() if MIGRATE in flags else contextlib.nullcontext():
         check.run()
-    for text in warnings(check.config) + check.notes:
-        print(paint("Warning: " + printable(text, keep="\n\t"), "yellow", wants_color(sys.stderr)), file=sys.stderr)
     found = migration(check.config) if {MIGRATE, STRICT} & flags else []
-    if check.schedule is not None and check.planned is not None and MIGRATE not in flags:
-        print(_describe(check, graph))
+    return _Found(check, flags, warnings(check.config), found, graph)
+
+
+def _print(found: _Found) -> _Found:
+    """Print warnings, and the table of layers or what to migrate."""
+    check, flags = found.check, found.flags
+    for text in [*found.warnings, *(note.text for note in check.notes)]:
+        print(paint("Warning: " + printable(text, keep="\n\t"), "yellow", wants_color(sys.stderr)), file=sys.stderr)
+    if check.plan is not None and MIGRATE not in flags:
+        print(_describe(check, check.plan, found.graph))
     if MIGRATE in flags:
-        print(table(found))
-    check.raise_faults()
-    if found and STRICT in flags:
-        raise CommandError("--strict: %s" % counted(found) + ("" if MIGRATE in flags else "\n" + table(found)))
+        print(table(found.migration))
+    return found
+
+
+def _finish(found: _Found) -> int:
+    """Raise what is wrong, else return the exit code."""
+    found.check.raise_faults()
+    error = found.strict_error()
+    if error is not None:
+        raise error
     return 0
 
 
@@ -84,12 +144,10 @@ def warnings(config: Config) -> list[str]:
     ]
 
 
-def _describe(check: ConfigCheck, graph: Optional[str]) -> str:
+def _describe(check: ConfigCheck, plan: Plan, graph: Optional[str]) -> str:
     """Return the table of layers of an epoch, followed by the networks of all epochs if they differ."""
     assert check.schedule is not None and check.planned is not None
-    settings = CheckpointSettings(check.config)
-    shown = settings.load_epoch or settings.epoch or check.last_epoch
-    text = describe_config(check.schedule.at(shown).config, graph=graph, color=wants_color(sys.stdout))
+    text = describe_and_draw(plan, graph=graph, color=wants_color(sys.stdout))
     text += "".join("\nnote: %s" % remark for remark in check.remarks)
     if len(check.planned) > 1:
         text += "\n\n" + describe(check.schedule, check.planned, 1, check.last_epoch)

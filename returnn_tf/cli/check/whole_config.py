@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional
 
 from returnn_tf.cli.submit.description import Description
+from returnn_tf.compiler.describe import plan_of_task
 from returnn_tf.compiler.lower import needed_extern_keys
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
@@ -15,6 +17,7 @@ from returnn_tf.config.derived import derived
 from returnn_tf.config.errors import CommandDataError, CommandError, ConfigError, DataError
 from returnn_tf.config.options import check_options
 from returnn_tf.config.settings import all_settings
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
@@ -42,6 +45,20 @@ from returnn_tf.tensor import Data
 _DATA_OF_TASK = {"search": "search_data", "forward": "forward_data", "hpx": "forward_data"}
 
 
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One mistake in a config.
+
+    :param text: with the place
+    :param topic: the pages of ``returnn-tf explain`` on it, separated by blanks
+    :param is_data: whether only a data file or checkpoint is wrong
+    """
+
+    text: str
+    topic: str = ""
+    is_data: bool = False
+
+
 class ConfigCheck:
     """The parts of a config, checked one after the other; a fault in one does not hide those of the others.
 
@@ -53,24 +70,30 @@ class ConfigCheck:
         self.config = config
         self._with_data = with_data
         #: What a run would stop at.
-        self.faults: list[str] = []
+        self.faults: list[Fault] = []
         #: What would only stop another task, or is missing for the task of the config.
-        self.notes: list[str] = []
+        self.notes: list[Fault] = []
         #: What the task of the config does, although the network does not say so.
         self.remarks: list[str] = []
-        self._data_faults = 0
-        self._topics: dict[str, None] = {}  # of the faults, in order
         #: What the task of the config needs of its dataset, if that is not the training data.
         self._task_data: Mapping[str, Data] = {}
         #: The networks of all epochs; None if one of them is wrong.
         self.planned: Optional[Planned] = None
         self.schedule: Optional[NetworkSchedule] = None
+        #: The network of `shown_epoch` for the task of the config; None if one of the networks is wrong.
+        self.plan: Optional[Plan] = None
 
     @property
     def last_epoch(self) -> int:
         """Return the last epoch that is trained."""
         pretrain_epochs = self.schedule.pretrain_epochs if self.schedule else 0
         return max(TrainingSettings(self.config).num_epochs, pretrain_epochs + 1)
+
+    @property
+    def shown_epoch(self) -> int:
+        """Return the epoch whose network is shown: ``load_epoch``, ``epoch``, or the last one."""
+        settings = CheckpointSettings(self.config)
+        return settings.load_epoch or settings.epoch or self.last_epoch
 
     def run(self) -> None:
         """Check all parts."""
@@ -86,6 +109,7 @@ class ConfigCheck:
             self._learning_rates,
             self._checkpoints,
             self._datasets,
+            self._shown,
         ):
             with self._collecting():
                 part()
@@ -98,31 +122,28 @@ class ConfigCheck:
         """
         if not self.faults:
             return
-        text = "\n".join(self.faults)
+        text = "\n".join(fault.text for fault in self.faults)
+        topics = dict.fromkeys(topic for fault in self.faults for topic in fault.topic.split())
         if len(self.faults) > 1:
             text = "%d mistakes:\n%s" % (len(self.faults), text)
-        raise (DataError if self._data_faults == len(self.faults) else ConfigError)(text, topic=" ".join(self._topics))
+        raise (DataError if all(fault.is_data for fault in self.faults) else ConfigError)(text, topic=" ".join(topics))
 
     @contextlib.contextmanager
-    def _collecting(self, into: Optional[list[str]] = None) -> Iterator[None]:
+    def _collecting(self, into: Optional[list[Fault]] = None) -> Iterator[None]:
         """Add what is raised within the context to the faults, or to another list; each text once."""
         found = self.faults if into is None else into
         try:
             yield
         except (ConfigError, DataError) as exc:
             for text in [str(exc)] if "\n  " in str(exc) else str(exc).splitlines():
-                if text not in found:
-                    found.append(text)
-                    self._data_faults += found is self.faults and isinstance(exc, DataError)
-                    if found is self.faults:
-                        self._topics.update(dict.fromkeys(exc.topic.split()))
+                if all(text != other.text for other in found):
+                    found.append(Fault(text, exc.topic, isinstance(exc, DataError)))
         except Exception as exc:
             place = error_in_config(exc)
             if place is not None:
-                found.append(place)
+                found.append(Fault(place))
             elif isinstance(exc, OSError) and exc.filename is not None:
-                found.append("%s: %s" % (exc.filename, exc.strerror or exc))
-                self._data_faults += found is self.faults
+                found.append(Fault("%s: %s" % (exc.filename, exc.strerror or exc), is_data=True))
             else:
                 raise
 
@@ -164,17 +185,19 @@ class ConfigCheck:
         is_task = settings.task == "search"
         if self.schedule is None or not (is_task or settings.is_set("search_output_layer")):
             return
-        later: list[str] = []
+        later: list[Fault] = []
         with self._collecting(None if is_task else later):
             plan = plan_from_config(with_beam_size(self.schedule.at(self.last_epoch).config), search=True)
             nodes = [searched_node(plan, layer) for layer in output_layers(self.config)]
             if is_task:
-                self.notes += filter(None, [why_nothing_searches(plan)])
+                self.notes += map(Fault, filter(None, [why_nothing_searches(plan)]))
                 self._set_task_data(plan, nodes)
                 if settings.search_do_eval:
                     self.remarks += filter(None, map(ends_text, decided_layers(plan)))
-        known = [text[max(text.find("Layer "), 0) :] for text in self.faults]  # without the step of pretraining
-        self.notes += ["task search would fail: %s" % text for text in later if text not in known]
+        # without the step of pretraining
+        known = [fault.text[max(fault.text.find("Layer "), 0) :] for fault in self.faults]
+        new = [fault for fault in later if fault.text not in known]
+        self.notes += [dataclasses.replace(fault, text="task search would fail: %s" % fault.text) for fault in new]
 
     def _forward(self) -> None:
         """Plan the network as the tasks that write the output of a layer do."""
@@ -217,7 +240,7 @@ class ConfigCheck:
         names = (["train"] if settings.train else []) + evaluation_names(self.config)
         task = TaskSettings(self.config).task
         if task == "train" and names and not settings.train:
-            self.notes.append("there is no dataset to train on. Add train = {'class': ...}")
+            self.notes.append(Fault("there is no dataset to train on. Add train = {'class': ...}"))
         for name in names:
             with self._collecting():
                 self._open(name, needed)
@@ -230,6 +253,15 @@ class ConfigCheck:
                         self._open(name, self._task_data)
                     elif name not in names:
                         self._open(name, {})
+
+    def _shown(self) -> None:
+        """Find the network to show among the planned ones, or plan it for the task."""
+        if self.schedule is None or self.planned is None:
+            return
+        entry = self.schedule.at(self.shown_epoch)
+        search = TaskSettings(self.config).task == "search"
+        fitting = [p for e, p in self.planned if p.search == search and p.train != search and entry.same_training(e)]
+        self.plan = fitting[0] if fitting else plan_of_task(entry.config)
 
     def _open(self, name: str, needed: Mapping[str, Data]) -> None:
         """Open a dataset, and compare it with the data keys that the networks need, if these are known."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Optional
 
 from returnn_tf.compiler.lower import needed_extern_keys
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config.derived import overridden
 from returnn_tf.config.errors import ConfigError, PretrainError, TargetError
-from returnn_tf.engine.pretrain.carry_over import misfit_text, plan_transfer
+from returnn_tf.engine.pretrain.carry_over import Transfer, misfit_text, plan_transfer
 from returnn_tf.engine.pretrain.schedule import EpochNetwork, NetworkSchedule
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import counted
@@ -20,6 +21,20 @@ from returnn_tf.tensor import Data
 MAX_PLANNED = 60
 
 Planned = list[tuple[EpochNetwork, Plan]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Successive epochs that train the same network with the same settings.
+
+    :param transfer: how the parameters come from the stage before; None in the first one, or if the network is the same
+    """
+
+    first: int
+    last: int
+    entry: EpochNetwork
+    plan: Plan
+    transfer: Optional[Transfer]
 
 
 def planned_networks(schedule: NetworkSchedule, first: int, last: int) -> Planned:
@@ -75,25 +90,32 @@ def plan_of(entry: EpochNetwork) -> Plan:
     return plan
 
 
-def describe(schedule: NetworkSchedule, planned: Sequence[tuple[EpochNetwork, Plan]], first: int, last: int) -> str:
+def describe(schedule: NetworkSchedule, planned: Planned, first: int, last: int) -> str:
     """Return one line per network: epochs, layers, parameters, settings, and transfer of the parameters."""
     lines = []
-    spans = _spans(schedule, first, last)
-    before: Any = None
-    for (entry, plan), (begin, end) in zip(planned, spans):
+    for stage in stages(schedule, planned, first, last):
+        entry, begin, end = stage.entry, stage.first, stage.last
         epochs = "epoch %d" % begin if begin == end else "epochs %d-%d" % (begin, end)
-        count = sum(spec.size for spec in plan.params.values())
+        count = sum(spec.size for spec in stage.plan.params.values())
         sizes = counted(len(entry.layers), "layer"), counted(count, "parameter")
         text = "%s: %s, %s, %s" % (epochs, entry.name, *sizes)
         if not entry.trainable:
             text += ", not trained"
         if entry.settings:
             text += ", sets %s" % ", ".join("%s = %r" % item for item in entry.settings.items())
-        if before is not None and before is not plan:
-            text += "\n  parameters: %s" % plan_transfer(before, plan, entry.mode_of)
-        before = plan
+        if stage.transfer is not None:
+            text += "\n  parameters: %s" % stage.transfer
         lines.append(text)
     return "\n".join(lines)
+
+
+def stages(schedule: NetworkSchedule, planned: Planned, first: int, last: int) -> Iterator[Stage]:
+    """Return the stages of these epochs, as far as their networks are planned."""
+    before: Optional[Plan] = None
+    for (entry, plan), (begin, end) in zip(planned, _spans(schedule, first, last)):
+        transfer = None if before is None or before is plan else plan_transfer(before, plan, entry.mode_of)
+        yield Stage(begin, end, entry, plan, transfer)
+        before = plan
 
 
 def _spans(schedule: NetworkSchedule, first: int, last: int) -> list[tuple[int, int]]:
