@@ -14,6 +14,7 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.layers.nested.cond import CondLayer
 from returnn_tf.loops.frame import loop_of
 from returnn_tf.loops.nodes import ShiftLayer
 from returnn_tf.loops.plan import LoopPlan
@@ -55,7 +56,13 @@ class _Network:
         self._previous: dict[Node, Node] = {}
         self._in_step: dict[Node, str] = {}
         self._iterating = [node.path for node in plan.visible_nodes() if node.layer.iterates_unit]
+        #: Layer of a `cond` -> the branch that it is in; both may have layers of the same path.
+        self._branches: dict[Node, str] = {}
+        self._params = plan.params
         for node in plan.all_nodes():
+            if isinstance(node.layer, CondLayer):
+                for name, inner in zip(("true", "false"), node.layer.plan.branches):
+                    self._branches.update(dict.fromkeys(inner, name))
             loop = loop_of(node)
             if loop is not None:
                 self._loops.append(loop)
@@ -66,7 +73,7 @@ class _Network:
         """Return the whole network."""
         plan = self._plan
         layers = [self._layer(node) for node in plan.visible_nodes()]
-        params = plan.params
+        params = self._params
         return {
             "train": plan.train,
             "search": plan.search,
@@ -102,9 +109,14 @@ class _Network:
             "sources": [self._source(source) for source in node.sources],
             "output": self._tensor(node.output),
             "further_outputs": {name: self._tensor(data) for name, data in node.sub_outputs.items()},
-            "parameters": {name: spec.name for name, spec in node.params.items()},
+            "parameters": {
+                # what a function of the config makes of a parameter has no name
+                name: spec.name if getattr(spec, "name", None) in self._params else None
+                for name, spec in node.params.items()
+            },
             "loop": None if place is None else place.loop,
             "zone": None if place is None else place.zone,
+            "branch": self._branches.get(node),
         }
 
     def _place(self, node: Node) -> Optional[_Place]:

@@ -122,12 +122,12 @@ def test_small_network(tmp_path, capsys):
     assert list(layers) == ["data", "a", "output", "data:classes"]
     assert layers["data"] == {
         "path": "data", "class": "data", "data_key": "data", "sources": [], "output": output(2, "feature:data", 9),
-        "further_outputs": {}, "parameters": {}, "loop": None, "zone": None,
+        "further_outputs": {}, "parameters": {}, "loop": None, "zone": None, "branch": None,
     }  # fmt: skip
     assert layers["a"] == {
         "path": "a", "class": "linear", "data_key": None, "sources": [{"layer": "data", "previous_step": False}],
         "output": output(3, "a:feature", 3), "further_outputs": {}, "parameters": {"W": "a/W", "b": "a/b"},
-        "loop": None, "zone": None,
+        "loop": None, "zone": None, "branch": None,
     }  # fmt: skip
     assert layers["data:classes"]["output"]["dtype"] == "int32"
     assert layers["data:classes"]["output"]["sparse_dim"]["size"] == 2
@@ -180,6 +180,40 @@ def test_loop_in_search(tmp_path, capsys):
     assert (loop["path"], loop["ends_by"], loop["beam_size"]) == ("dec", None, 2)
     assert loop["layers"][0] == {"layer": "dec/emb", "zone": "step", "because": loop["layers"][0]["because"]}
     assert layers["dec"]["output"]["beam"] == {"size": 2, "loop": "dec"}
+
+
+SPECIAL = """
+behavior_version = 21
+extern_data = {"data": {"dim": 4}}
+
+
+def twice(reuse_layer, name, getter, full_name, shape, dtype, base_layer, **kwargs):
+    return reuse_layer.params["W"] * 2.0 if name == "W" else getter(name=full_name, shape=shape, dtype=dtype, **kwargs)
+
+
+network = {
+    "a": {"class": "linear", "n_out": 3, "from": "data"},
+    "b": {"class": "linear", "n_out": 3, "from": "data", "reuse_params": {"reuse_layer": "a", "custom": twice}},
+    "c": {"class": "constant", "value": True},
+    "d": {"class": "cond", "from": [], "condition": "c", "true_layer": {"class": "linear", "n_out": 3, "from": "a"},
+          "false_layer": {"class": "copy", "from": "b"}},
+    "output": {"class": "rec", "from": "d", "unit": {
+        "output": {"class": "eval", "from": ["data:source", "prev:output", ":i"],
+                   "eval": "source(0) + source(1) + tf.cast(source(2), 'float32')"}}},
+}
+"""
+
+
+def test_special_layers(tmp_path, capsys):
+    """Branches with layers of the same path, a parameter that a function computes, the index of the step."""
+    code, document, _ = _check(SPECIAL, tmp_path, capsys, "++task", "forward", "--no-data")
+    assert code == 0
+    branches = [(layer["class"], layer["branch"]) for layer in document["network"]["layers"] if layer["branch"]]
+    assert branches == [("linear", "true"), ("copy", "false")]
+    layers = _layers(document)
+    assert layers["b"]["parameters"]["W"] is None
+    assert [source["layer"] for source in layers["output/output"]["sources"]] == ["d", "output/output", "output/:i"]
+    assert [source["previous_step"] for source in layers["output/output"]["sources"]] == [False, True, False]
 
 
 def test_stages(tmp_path, capsys):

@@ -20,7 +20,7 @@ from returnn_tf.config.settings import all_settings
 from returnn_tf.config.user_code import error_in_config
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-_LAYER = re.compile(r"\b[Ll]ayer '([^'\n]+)'")
+_LAYER = re.compile(r"\b[Ll]ayers? '([^'\n]+)'")
 _OPTION = re.compile(r"\boption '([^'\n]+)'")
 _OPTION_AT_END = re.compile(r"(?:layer|dataset) '.*': (?:loss_opts: )?(\w+)$")
 _SETTING = re.compile(r"\bconfig key '([^'\n]+)'(?: \(([^()\n]+)\))?")
