@@ -30,26 +30,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(config), "costs")
-    config.pluginmanager.register(Collector(), "collector")
+    config.pluginmanager.register(Quickness(), "quickness")
 
 
-class Collector:
-    """Has Python's garbage collector pass over TensorFlow's modules, and run less often.
+#: Their networks are traced to be run once, which TensorFlow's graph optimizer makes slower by a sixth. It is on in all
+#: other folders, as in test_parity.py, where networks with all kinds of layers have recorded numbers.
+_UNOPTIMIZED = ("tests/compiler/", "tests/layers/", "tests/ops/")
 
-    Tracing makes millions of objects, few of them in cycles. With the default thresholds a sixth of a run goes into
-    looking at the same modules again and again.
+
+class Quickness:
+    """Has the process spend less on what is not tested: garbage collection and the optimization of graphs.
+
+    Tracing makes millions of objects, few of them in cycles. With the default thresholds the garbage collector passes
+    over TensorFlow's modules again and again.
     """
 
     def __init__(self) -> None:
-        self.frozen = False
+        self.frozen = self.unoptimized = False
         gc.set_threshold(50_000, 20, 20)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self) -> None:
-        if not self.frozen and "tensorflow.python.ops.while_v2" in sys.modules:
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if "tensorflow.python.ops.while_v2" not in sys.modules:
+            return
+        if not self.frozen:
             gc.collect()
             gc.freeze()
             self.frozen = True
+        unoptimized = item.nodeid.startswith(_UNOPTIMIZED)
+        if unoptimized != self.unoptimized:
+            options = {"disable_meta_optimizer": unoptimized}
+            sys.modules["tensorflow"].config.optimizer.set_experimental_options(options)
+            self.unoptimized = unoptimized
 
 
 @pytest.fixture(autouse=True)

@@ -114,6 +114,7 @@ def python(copy: Path, *args: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_help_training_and_search(copy: Path) -> None:
     """They work; what needs a room is one line that says so."""
     (copy / "my.config").write_text(CONFIG)
@@ -124,6 +125,7 @@ def test_help_training_and_search(copy: Path) -> None:
         assert expected in line
 
 
+@pytest.mark.slow
 def test_some_tests_of_the_rest(copy: Path) -> None:
     python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--fast", *("tests/" + name for name in QUICK))
 

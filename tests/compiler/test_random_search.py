@@ -170,7 +170,7 @@ def test_steps_of_constants(search: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_random_decoders(seed: int) -> None:
     check_all(seed)
 

@@ -17,6 +17,7 @@ def package() -> Package:
     return Package()
 
 
+@pytest.mark.slow  # make lint does the same
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_the_package_keeps_the_rules(rule: str, package: Package) -> None:
     assert list(RULES[rule](package)) == []
