@@ -6,6 +6,7 @@ the preprocessed sources. The native ops themselves are compiled by the package,
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -43,8 +44,9 @@ def compile_cached(command: Sequence[str], sources: Sequence[str], to: str = "")
             shutil.copy(to, file.name)
         os.replace(file.name, kept)
         for path in folder.iterdir():
-            if path.stat().st_mtime < time.time() - _DAYS * 24 * 60 * 60:
-                path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another process renames and deletes, too
+                if path.stat().st_mtime < time.time() - _DAYS * 24 * 60 * 60:
+                    path.unlink()
     return done
 
 
