@@ -20,7 +20,12 @@ WITH_ROOMS = [
     *("bench", "demos", "docs", "release", "tools", "test_makefile.py", "test_plugins.py", "test_tree.py"),
     *("test_without_rooms.py", "test_tiers.py", "cli/test_completion.py", "cli/test_data.py", "cli/test_migrate.py"),
     *("cli/test_guide_mistakes.py", "cli/test_beginner_mistakes.py", "cli/test_explain.py"),
-    *("cli/test_check_and_layers.py", "config/test_settings.py", "datasets/test_file_cache.py"),
+    *(
+        "cli/test_check_and_layers.py",
+        "cli/test_check_json.py",
+        "config/test_settings.py",
+        "datasets/test_file_cache.py",
+    ),
     *("datasets/test_missing_files.py", "datasets/test_pipes.py"),
     *("compiler/published", "compiler/test_loops.py", "compiler/test_published_kinds.py"),
     *("datasets/test_map_dataset.py", "datasets/test_postprocessing.py"),
