@@ -16,18 +16,7 @@ LAYERS = OptionClasses(
     },
 )
 
-_WRITE_IT = "%s. Compute it by an 'eval' layer with the loss 'as_is'."
-_NO_TRIPLETS = _WRITE_IT % "it is not built, as how RETURNN chooses the pairs of a batch is not documented"
-LOSSES = OptionClasses(
-    "loss",
-    "returnn_tf.layers.losses",
-    plugins="returnn_tf.losses",
-    absent={
-        "triplet_loss": _NO_TRIPLETS,
-        "triplet": _NO_TRIPLETS,
-        "deep_clustering": _WRITE_IT % "it fails in RETURNN with TensorFlow 2, too",
-    },
-)
+LOSSES = OptionClasses("loss", "returnn_tf.layers.losses", plugins="returnn_tf.losses")
 
 register_layer = LAYERS.register
 register_loss = LOSSES.register

@@ -9,19 +9,19 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def drop_large_gradients(x: Any, limit: float, batch_axis: Optional[int]) -> Any:
-    """Return ``x``; the gradient of a sequence is zero if its L2 norm, over all other axes, is above a limit.
+    """Return ``x``; the gradient of a sequence is zero if a square of it reaches a limit.
 
     :param x: float tensor
-    :param limit: of the norm
-    :param batch_axis: of ``x``; None: the norm is that of the whole gradient
+    :param limit: of the greatest square over all axes but batch
+    :param batch_axis: of ``x``; None: the whole gradient is kept or dropped
     """
     axes = [axis for axis in range(x.shape.rank) if axis != batch_axis]
 
     @custom_gradient
     def identity(x: Any) -> tuple[Any, Callable[[Any], Any]]:
         def gradient(dy: Any) -> Any:
-            norm = tf.sqrt(tf.reduce_sum(tf.square(dy), axis=axes, keepdims=True))
-            return tf.where(norm <= tf.cast(limit, dy.dtype), dy, tf.zeros_like(dy))
+            largest = tf.reduce_max(tf.square(dy), axis=axes, keepdims=True)
+            return tf.where(largest < tf.cast(limit, dy.dtype), dy, tf.zeros_like(dy))
 
         return tf.identity(x), gradient
 

@@ -79,16 +79,20 @@ def triangles(edges: Floats, at: Floats) -> Floats:
     return result
 
 
-def mel_filterbank(sampling_rate: float, fft_size: int, num_filters: int) -> Floats:
-    """Return triangular filters whose centres are equidistant in `mel` from 0 to half the sampling rate.
+def mel_filterbank(
+    sampling_rate: float, fft_size: int, num_filters: int, *, fmin: float = 0.0, fmax: Optional[float] = None
+) -> Floats:
+    """Return triangular filters whose centres are equidistant in `mel` between two frequencies.
 
     A filter rises from the centre of the previous one to 1 at its own, and falls to the centre of the next one.
 
     :param sampling_rate: in Hz
     :param fft_size: samples per Fourier transform
+    :param fmin: in Hz, where the first filter begins
+    :param fmax: in Hz, where the last filter ends; default: half the sampling rate
     :return: [fft_size // 2 + 1 bins, num_filters]
     """
-    bounds = mel(np.array([0.0, sampling_rate / 2]))
+    bounds = mel(np.array([fmin, sampling_rate / 2 if fmax is None else fmax]))
     edges = frequency_of_mel(np.linspace(bounds[0], bounds[1], num_filters + 2))
     return triangles(edges, fft_frequencies(sampling_rate, fft_size))
 

@@ -44,6 +44,15 @@ CASES: list[Any] = [
     ("dot(x, tf.ones([2, 4]), transpose_b=True)", X @ np.ones((4, 2), "float32")),
     ("matrix_triangular([2, 2], upper=True)", [[1.0, 1.0], [0.0, 1.0]]),
     ("dropout(x, 1.0)", X),
+    ("get_linear_alignment_out_to_in_indices([7, 3, 2], [3, 3, 4])", [[1, 3, 5, 0], [0, 1, 2, 0], [0, 0, 1, 1]]),
+    ("get_linear_alignment_out_to_in_indices([7, 3], [3, 1], pad_value=-1)", [[1, 3, 5], [1, -1, -1]]),
+    ("get_rnnt_linear_aligned_output([4, 4, 3], [[1, 2, 3], [1, 0, 0], [1, 2, 0]], [3, 1, 2], 9)[0]",
+     [[9, 1, 9, 2, 9, 3, 9], [9, 9, 1, 9, 9, 0, 0], [9, 1, 9, 2, 9, 0, 0]]),
+    ("get_rnnt_linear_aligned_output([4, 4, 3], [[1, 2, 3], [1, 0, 0], [1, 2, 0]], [3, 1, 2], 9)[1]", [7, 5, 5]),
+    ("get_rnnt_linear_aligned_output([1, 3], [[5, 6], [7, 8]], [0, 2], 9, pad_value=-1)[0]",
+     [[9, -1, -1, -1, -1], [9, 7, 9, 8, 9]]),
+    ("get_rnnt_linear_aligned_output([7, 2], [[1, 2, 3, 0], [1, 2, 3, 4]], [3, 4], 9, targets_consume_time=True)[0]",
+     [[9, 1, 9, 2, 9, 3, 9], [1, 2, 0, 0, 0, 0, 0]]),
 ]  # fmt: skip
 
 

@@ -124,7 +124,7 @@ NAMES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "layer and parameter of one name": (
         {**A, "b": {**LIN, "reuse_params": {"map": {"W": "a", "b": None}}}, "output": {"class": "copy", "from": "b"}},
-        ["a/W", "a/b", "b/b/b_1"],
+        ["a/W", "a/b", "b/b_1"],
     ),
     "in a subnetwork": (
         {"s": SUB, "output": {**SQUARE, "reuse_params": "s/a"}},

@@ -171,9 +171,9 @@ def test_state_of_a_placeholder(layer: Any) -> None:
         net.run(feed())
 
 
-@pytest.mark.parametrize("limit, kept", [(10.0, 0), (100.0, 1), (1000.0, 2), (1e6, 3)])
+@pytest.mark.parametrize("limit, kept", [(36.0, 0), (37.0, 1), (3600.0, 1), (4000.0, 2), (1e6, 3), (0, 3), (0.0, 3)])
 def test_grad_filter(limit: float, kept: int) -> None:
-    """The gradient of a sequence whose norm is above the limit is zero; those of the others stay."""
+    """The gradient of a sequence is zero if a square in it reaches the limit; those of the others stay; 0 is off."""
     scale = np.array([1.0, 10.0, 100.0])
     network = {
         "x": {**LAYER, "grad_filter": limit, "with_bias": False, "forward_weights_init": 1.0},
@@ -181,7 +181,7 @@ def test_grad_filter(limit: float, kept: int) -> None:
     }
     arrays = feed(data=np.ones([3, 4, 3]) * scale[:, None, None])
     result = net_of(network, train=True).run(arrays, with_grad=True)
-    # per sequence: d/dy sum y^2 = 2 y = 6 scale in 3 len entries, with the norms 21, 147, 1800
+    # per sequence: d/dy sum y^2 = 2 y = 6 scale in 3 len entries, with the squares 36, 3600, 360000
     expected = (6.0 * scale**2 * LENS)[:kept].sum()
     np.testing.assert_allclose(result.grads["x/W"], np.full([3, 3], expected), rtol=1e-5)
 

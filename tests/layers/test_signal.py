@@ -126,13 +126,22 @@ def test_two_sided_spectrum():
     np.testing.assert_allclose(result.value, np.fft.fft(frames, 8), atol=1e-5)
 
 
-def test_mel_filterbank():
+@pytest.mark.parametrize("f_min, f_max", [(None, None), (0, 4000), (300, None), (None, 3400), (100.5, 3700)])
+def test_mel_filterbank(f_min, f_max):
     x = signal(3, 4, 17)
     layer = {"class": "mel_filterbank", "sampling_rate": 8000, "fft_size": 32, "nr_of_filters": 4}
+    layer.update({key: value for key, value in (("f_min", f_min), ("f_max", f_max)) if value is not None})
     result = run_long(layer, x, shape=(17,), lens=LENS)
-    points = 700 * (np.exp(np.linspace(0, 1125 * np.log(1 + 4000 / 700), 6) / 1125) - 1) / 250
+    low, high = (1125 * np.log(1 + f / 700) for f in (f_min or 0, f_max or 4000))
+    points = 700 * (np.exp(np.linspace(low, high, 6) / 1125) - 1) / 250
     filters = [np.interp(np.arange(17), points[i : i + 3], [0, 1, 0]) for i in range(4)]
     np.testing.assert_allclose(result.value, x @ np.transpose(filters), atol=1e-5)
+
+
+def test_mel_filterbank_of_no_range():
+    layer = {"class": "mel_filterbank", "sampling_rate": 8000, "fft_size": 32, "f_min": 4000}
+    with pytest.raises(ConfigError, match="f_min must be below f_max, but they are 4000 and 4000 Hz"):
+        run_long(layer, signal(3, 4, 17), shape=(17,), lens=LENS)
 
 
 def cosines(type, norm, n):

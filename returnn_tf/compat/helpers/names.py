@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from returnn_tf.compat.helpers import shapes, values, warp
+from returnn_tf.compat.helpers import linear_alignments, shapes, values, warp
 
 
 def _public(module: Any) -> dict[str, Any]:
@@ -15,5 +15,5 @@ def _public(module: Any) -> dict[str, Any]:
 
 
 HELPERS: dict[str, Any] = {}
-for _module in (shapes, values, warp):
+for _module in (linear_alignments, shapes, values, warp):
     HELPERS.update({name: value for name, value in _public(_module).items() if name != "sizes_of"})

@@ -89,7 +89,7 @@ class _Resolver:
         spec = param.own
         scope, _, name = spec.name.rpartition("/")
         if scope.rpartition("/")[2] == name:  # the reference opens such a scope twice
-            spec.name += "/%s_1" % name
+            spec.name = "%s/%s_1" % (scope, name)
         node.owned.append(spec)
         return spec
 

@@ -44,7 +44,7 @@ class LinearLayer(ConcatInputLayer):
     bias_init: Init = option(0.0, help="initialiser of b", needs="with_bias")
     use_transposed_weights: bool = option(False, help="store W as [n_out, in]")
     grad_filter: Optional[float] = option(
-        None, help="drop the gradient of a sequence, before the activation, if its L2 norm is above this"
+        None, help="drop the gradient of a sequence, before the activation, if a square of it reaches this; 0: never"
     )
 
     def template(self, ctx: PlanContext) -> Data:
@@ -82,7 +82,7 @@ class LinearLayer(ConcatInputLayer):
             if self._is_plain_product():
                 ctx.set_aux(self.node, PRODUCT, Product(x, w.values, bias, w.transposed))
         on_sum = None
-        if self.grad_filter is not None:
+        if self.grad_filter:
             on_sum = partial(drop_large_gradients, limit=self.grad_filter, batch_axis=feature_last(data).batch_axis)
         low = ctx.product_dtype
         before, y = dense(xw, bias, self.activation, train=ctx.train, on_sum=on_sum, product_dtype=low)
@@ -97,13 +97,13 @@ class LinearLayer(ConcatInputLayer):
     def _is_plain_product(self) -> bool:
         """Return whether the values before the activation are a `Product`, with the features last."""
         node, data = self.node, self.node.output
-        changed = self.grad_filter is not None or self.batch_norm or self.control_dependencies_on_output
+        changed = bool(self.grad_filter) or self.batch_norm or self.control_dependencies_on_output
         return not changed and node.own_output is None and data.feature_axis == data.rank - 1 == self.input.feature_axis
 
     def works_by_frame(self) -> bool:
         """Return whether the features are the last axis before and after."""
         last = self.input.sparse_dim is None and self.input.feature_axis == self.input.rank - 1
-        return is_named(self.activation) and last and self.grad_filter is None and self.drops_by_frame()
+        return is_named(self.activation) and last and not self.grad_filter and self.drops_by_frame()
 
     def work_per_frame(self) -> int:
         """Return the size of W."""

@@ -53,7 +53,7 @@ class MelFilterbankLayer(FeaturesLastLayer):
     """Weighted sums of the bins of a spectrum, with triangular filters that are equidistant in mel.
 
     The pitch in mel is ``1125 * ln(1 + f / 700)``. Each filter rises from the centre of the previous one to 1 at its
-    own, and falls to the centre of the next one; the centres lie between 0 and half the sampling rate. The output is
+    own, and falls to the centre of the next one; the centres lie between f_min and f_max. The output is
     [batch, others, nr_of_filters].
 
     No parameters. Lengths: unchanged.
@@ -69,11 +69,18 @@ class MelFilterbankLayer(FeaturesLastLayer):
     sampling_rate: float = option(16000, check=at_least(1), help="in Hz")
     fft_size: int = option(1024, check=at_least(2), help="samples per Fourier transform: twice the number of bins - 1")
     nr_of_filters: int = option(80, check=at_least(1), help="number of filters")
+    f_min: Optional[float] = option(None, check=at_least(0), help="where the first filter begins, in Hz (default: 0)")
+    f_max: Optional[float] = option(
+        None, check=at_least(0), help="where the last filter ends, in Hz (default: half the sampling rate)"
+    )
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: one feature per filter."""
         data = self.features_last(ctx)
         need_real(ctx, data)
+        low, high = self._range()
+        if low >= high:
+            raise ctx.error("f_min must be below f_max, but they are %g and %g Hz." % (low, high))
         if data.dim != self.fft_size // 2 + 1:
             raise ctx.error(
                 "the source %s must have %d features, since fft_size is %d: fft_size // 2 + 1."
@@ -84,5 +91,9 @@ class MelFilterbankLayer(FeaturesLastLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one product."""
         x = self.emit_features_last(ctx)
-        filters = mel_filterbank(self.sampling_rate, self.fft_size, self.nr_of_filters)
+        low, high = self._range()
+        filters = mel_filterbank(self.sampling_rate, self.fft_size, self.nr_of_filters, fmin=low, fmax=high)
         return tf.tensordot(x, tf.constant(filters, x.dtype), 1)
+
+    def _range(self) -> tuple[float, float]:
+        return self.f_min or 0.0, self.f_max or self.sampling_rate / 2
