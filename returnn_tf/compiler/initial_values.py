@@ -14,7 +14,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import DimError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.emit_node import emit_node
-from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.lowering import Lowering, LoweringOptions, ParamValues
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.of_layer import ValueOfLayer
 from returnn_tf.ops.frames.shape import to_layout
@@ -64,12 +64,12 @@ class InitialValues(dict[str, Any]):
 
         def emit() -> Any:
             plan = self._plan
-            state = Lowering(self, False, plan.search, plan.semantics, step=tf.constant(0, tf.int64))
-            state.seed, state.with_losses = self._seed, False
+            options = LoweringOptions(False, plan.search, plan.semantics, seed=self._seed, with_losses=False)
+            lowering = Lowering(options, ParamValues(self), step=tf.constant(0, tf.int64))
             for node in plan.nodes:
                 if node in needed:
-                    emit_node(state, node)
-            value = to_layout(state.values[init.node], init.node.output, init.into, list(init.mapping))
+                    emit_node(lowering, node)
+            value = to_layout(lowering.values.outputs[init.node], init.node.output, init.into, list(init.mapping))
             return tf.broadcast_to(value, init.into.static_shape)
 
         with using_config(self._config):

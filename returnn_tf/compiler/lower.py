@@ -17,9 +17,10 @@ from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node, op_scope
+from returnn_tf.graph.frame_packings import FramePackings
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossContext, LossNode
-from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.lowering import Lowering, LoweringOptions, ParamValues
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -57,7 +58,7 @@ class Lowered:
     @property
     def sinks(self) -> dict[str, dict[str, Any]]:
         """Return what layers with a sink pass on after the step, by path."""
-        return self.lowering.sinks
+        return self.lowering.after_step.sink_values
 
     @property
     def total_loss(self) -> Any:
@@ -73,9 +74,9 @@ class Lowered:
         return {axis: self._lens_of(data, data.dims[axis], beam) for axis in data.dynamic_axes}
 
     def _lens_of(self, data: Data, dim: Dim, beam: int) -> Any:
-        if dim not in self.lowering.lens_over:
-            return self.lowering.lens_in_beam(dim, beam)
-        over, lens = self.lowering.lens_by_frame(dim)
+        if dim not in self.lowering.dims.lens_over:
+            return self.lowering.dims.lens_in_beam(dim, beam)
+        over, lens = self.lowering.dims.lens_by_frame(dim)
         order = sorted(range(len(over)), key=lambda i: (not over[i].is_batch, [*data.dims, over[i]].index(over[i])))
         return transpose(lens, order)
 
@@ -105,7 +106,7 @@ def lower(
     :param variables: parameter name -> variable
     :param feed: "<key>" -> batch-major tensor, "<key>/size<i>" -> int32 [batch]
     :param outputs: the requested layers
-    :param process_offset: see `Lowering`
+    :param process_offset: see `LoweringOptions`
     :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics.option`
     :param carried: holds the states that layers carry from run to run
     :param second_derivatives: whether gradients of the gradient will be computed, see `needs_second_derivatives`
@@ -119,21 +120,22 @@ def lower(
     if train and not check_numerics and not second_derivatives:
         packed_nodes, pack_ops = packed_layers(needed, owners, differentiated, plan.semantics.product_dtype)
     lowering = Lowering(
-        dict(variables),
-        train,
-        plan.search,
-        plan.semantics,
+        LoweringOptions(
+            train,
+            plan.search,
+            plan.semantics,
+            seed=seed,
+            process_offset=process_offset,
+            check_numerics=check_numerics,
+            with_losses=with_losses,
+            second_derivatives=second_derivatives,
+            readers=readers,
+            differentiated=differentiated,
+        ),
+        ParamValues(dict(variables)),
         step=step,
-        seed=seed,
-        process_offset=process_offset,
-        check_numerics=check_numerics,
         carried=carried,
-        with_losses=with_losses,
-        second_derivatives=second_derivatives,
-        readers=readers,
-        differentiated=differentiated,
-        packed_nodes=packed_nodes,
-        pack_ops=pack_ops,
+        packing=FramePackings(packed_nodes, pack_ops),
     )
     for key, node in plan.extern.items():
         if node in needed:
@@ -141,8 +143,10 @@ def lower(
     for node in plan.nodes:
         if node in needed and node.extern_key is None:
             emit_node(lowering, node)
-    result = Lowered({}, {}, {}, {}, None, tf.zeros([], plan.semantics.float_dtype), lowering.updates, lowering)
-    result.values = {node.path: lowering.values[node] for node in outputs}
+    result = Lowered(
+        {}, {}, {}, {}, None, tf.zeros([], plan.semantics.float_dtype), lowering.after_step.updates, lowering
+    )
+    result.values = {node.path: lowering.values.outputs[node] for node in outputs}
     for loss, owner in owners.items():
         _emit_loss(result, loss, owner)
     if with_losses:
@@ -178,17 +182,17 @@ def _feed_key(lowering: Lowering, key: str, node: Node, feed: Mapping[str, Any])
     order = list(range(data.rank))
     if batch is not None:
         order.insert(0, order.pop(batch))
-        lowering.batch_size = size_of(x, 0) if lowering.batch_size is None else lowering.batch_size
+        lowering.dims.batch_size = size_of(x, 0) if lowering.dims.batch_size is None else lowering.dims.batch_size
     for i, axis in enumerate(order):
         dim = data.dims[axis]
         if not dim.is_dynamic:
             continue
-        lowering.sizes.setdefault(dim, size_of(x, i))
+        lowering.dims.sizes.setdefault(dim, size_of(x, i))
         name = "%s/size%d" % (key, i - 1 if batch is not None else i)
         if name in feed:
-            lowering.lens.setdefault(dim, tf.cast(feed[name], tf.int32))
+            lowering.dims.lens.setdefault(dim, tf.cast(feed[name], tf.int32))
     back = [order.index(axis) for axis in range(data.rank)]
-    lowering.values[node] = transpose(x, back)
+    lowering.values.outputs[node] = transpose(x, back)
 
 
 def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
@@ -206,7 +210,7 @@ def _emit_loss(result: Lowered, loss_node: LossNode, node: Node) -> None:
         return
     if loss.use_normalized_loss:
         value = tf.math.divide_no_nan(value, tf.cast(count, value.dtype))  # a branch that has no such loss
-    if lowering.check_numerics:
+    if lowering.options.check_numerics:
         value = checked_finite(value, "the loss %r of layer %r" % (loss_node.name, node.path))
     result.losses[loss_node.name] = value
     if loss_node.scale:

@@ -156,7 +156,7 @@ class InferenceModel:
         """Return the tensors of an output by their names: value, lengths and scores."""
         data, base = node.output, graph_name(node.path)
         order, offset = batch_major_order(data), 0 if data.batch_axis is None else 1
-        value = transpose(graph.lowering.values[node], order)
+        value = transpose(graph.lowering.values.outputs[node], order)
         if value.shape.rank is None:
             value = tf.ensure_shape(value, [data.dims[axis].size for axis in order])
         found = {base: value}

@@ -53,7 +53,7 @@ def layer_constraint(ctx: EmitContext, nodes: Iterable[Node], run: Optional[Node
     total = None
     if layer.L2:
         for spec in _variables(ctx.node, nodes):
-            term = layer.L2 * tf.reduce_sum(tf.square(tf.convert_to_tensor(ctx.lowering.variables[spec.name])))
+            term = layer.L2 * tf.reduce_sum(tf.square(tf.convert_to_tensor(ctx.lowering.params.variables[spec.name])))
             total = term if total is None else total + term
     for name in ("darc1", "spatial_smoothing"):
         factor = getattr(layer, name)
@@ -106,7 +106,7 @@ def _constrained(ctx: EmitContext, name: str, run: Optional[Node]) -> tuple[Data
     if run is None:
         return data, constrained_values(ctx)[name]
     loop_dim = run.layer.loop.loop_dim  # type: ignore[attr-defined]
-    return data.with_axis(0, loop_dim), ctx.lowering.sub_values[run, step_output_name(ctx.node, name)]
+    return data.with_axis(0, loop_dim), ctx.lowering.values.sub_outputs[run, step_output_name(ctx.node, name)]
 
 
 def darc1_value(ctx: EmitContext, data: Data, x: Any) -> Any:

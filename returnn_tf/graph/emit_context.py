@@ -39,12 +39,12 @@ class EmitContext(Lengths):
         super().__init__(node, lowering)
         self._packing = packing
         self._reduces = may_reduce and node.layer.reduces_precision
-        self.train = lowering.train
+        self.train = lowering.options.train
         self.search = node.in_search
-        self.semantics = lowering.semantics
-        self.behavior_version = lowering.semantics.behavior_version
-        self.float_dtype = lowering.semantics.float_dtype
-        self.product_dtype = lowering.semantics.product_dtype
+        self.semantics = lowering.options.semantics
+        self.behavior_version = lowering.options.semantics.behavior_version
+        self.float_dtype = lowering.options.semantics.float_dtype
+        self.product_dtype = lowering.options.semantics.product_dtype
 
     @property
     def output(self) -> Data:
@@ -64,8 +64,8 @@ class EmitContext(Lengths):
         For a layer whose batch axis holds the hypotheses of a search, all values have them.
         """
         if self._packing is not None and node in self.node.sources:
-            return self.lowering.packed_value(node, self._packing)
-        value = self.lowering.values[node] if sub is None else self.lowering.sub_values[node, sub]
+            return self.lowering.packing.value(node, self._packing, self.lowering.values)
+        value = self.lowering.values.outputs[node] if sub is None else self.lowering.values.sub_outputs[node, sub]
         data = node.output if sub is None else node.sub_outputs.get(sub, node.output)
         if self.beam > 1 and data.beam is None and data.batch_axis is not None:
             value = tf.repeat(value, self.beam, axis=data.batch_axis)
@@ -85,7 +85,7 @@ class EmitContext(Lengths):
 
     def set_sub_output(self, name: str, tensor: Any) -> None:
         """Set a further output, see `PlanContext.sub_output`."""
-        self.lowering.sub_values[self.node, name] = tensor
+        self.lowering.values.sub_outputs[self.node, name] = tensor
 
     # --- the step of a loop ---
 
@@ -95,16 +95,16 @@ class EmitContext(Lengths):
 
         For these the step only runs on because others have not ended, so their values don't matter.
         """
-        hyps = self.lowering.hypotheses
-        return self.lowering.ended if hyps is None else hyps.ended
+        hyps = self.lowering.search.hypotheses
+        return self.lowering.loop.ended if hyps is None else hyps.ended
 
     def loop_state(self, key: str) -> Any:
         """Return the value of a state after the previous step, see `PlanContext.loop_state`."""
-        return self.lowering.loop_inputs[self.node, key]
+        return self.lowering.loop.inputs[self.node, key]
 
     def set_loop_state(self, key: str, value: Any) -> None:
         """Set the value of a state for the next step."""
-        self.lowering.next_states[self.node, key] = value
+        self.lowering.loop.next_states[self.node, key] = value
 
     def kept(self, key: str) -> Any:
         """Return what was kept after the last batch, see `PlanContext.keep`; zeros in the first one."""
@@ -169,7 +169,7 @@ class EmitContext(Lengths):
         layer = self.node.layer
         if not self.train or not (layer.param_variational_noise or layer.param_dropout):
             return self._operand(self._plain(provider))
-        known = self.lowering.noisy_params
+        known = self.lowering.params.noisy
         if (self.node, name) not in known:
             known[self.node, name] = self._noisy(name, provider, self._plain(provider))
         return self._operand(known[self.node, name])
@@ -180,18 +180,18 @@ class EmitContext(Lengths):
             data = provider.node.output
             into = Data.from_dims(provider.dims, dtype=data.dtype)
             return to_layout(self.value(provider.node), data, into)
-        known = self.lowering.params
+        known = self.lowering.params.read
         if provider not in known:
             if isinstance(provider, CustomParam):
-                known[provider] = emit_custom(provider, self._readable, self.lowering.variables)
+                known[provider] = emit_custom(provider, self._readable, self.lowering.params.variables)
             else:
-                known[provider] = tf.convert_to_tensor(self.lowering.variables[provider.name])
+                known[provider] = tf.convert_to_tensor(self.lowering.params.variables[provider.name])
         return known[provider]
 
     def _readable(self, provider: Any) -> Any:
         """Return what a function of the config sees of a parameter: the variable if it is one."""
         is_variable = isinstance(provider, ParamSpec)
-        return self.lowering.variables[provider.name] if is_variable else self._plain(provider)
+        return self.lowering.params.variables[provider.name] if is_variable else self._plain(provider)
 
     def _noisy(self, name: str, provider: Any, value: Any) -> Any:
         layer = self.node.layer
@@ -209,7 +209,7 @@ class EmitContext(Lengths):
 
     def variable(self, name: str) -> Any:
         """Return the variable itself, for assignments."""
-        return self.lowering.variables[self.node.params[name].name]
+        return self.lowering.params.variables[self.node.params[name].name]
 
     def seed(self, name: str = "", *, of: Optional[str] = None) -> Any:
         """Return a seed for ``tf.random.stateless_*``, different for every layer, name and train step.
@@ -217,11 +217,11 @@ class EmitContext(Lengths):
         :param of: what shares the seed, instead of the layer
         """
         of = self.node.path if of is None else of
-        crc = zlib.crc32(("%d/%s/%s" % (self.lowering.seed, of, name)).encode("utf8")) & 0x7FFFFFFF
+        crc = zlib.crc32(("%d/%s/%s" % (self.lowering.options.seed, of, name)).encode("utf8")) & 0x7FFFFFFF
         step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
-        if self.lowering.loop_index is not None:
+        if self.lowering.loop.index is not None:
             # The stride keeps the steps of this loop from drawing the numbers of another train step.
-            step = step + (tf.cast(self.lowering.loop_index, tf.int64) + 1) * 2**40
+            step = step + (tf.cast(self.lowering.loop.index, tf.int64) + 1) * 2**40
         return tf.stack([tf.constant(crc, tf.int64), step])
 
     def dropout(
@@ -245,7 +245,7 @@ class EmitContext(Lengths):
 
     def update(self, func: Callable[[], Any]) -> None:
         """Schedule a side effect to run once after the outputs of this step are computed, e.g. running means."""
-        self.lowering.updates.append(func)
+        self.lowering.after_step.updates.append(func)
 
     def add_meta_loss(self, loss: MetaLoss) -> None:
         """Add a loss on the gradient of the objective, see `returnn_tf.graph.after_step.meta_loss`.
@@ -253,7 +253,7 @@ class EmitContext(Lengths):
         :raises ConfigError: the layer is computed conditionally, or within a loop
         """
         self._need_outside()
-        self.lowering.meta_losses.append(loss)
+        self.lowering.after_step.meta_losses.append(loss)
 
     def set_sink_values(self, values: dict[str, Any]) -> None:
         """Set the values that the sink of this layer gets after the step, see `returnn_tf.graph.after_step.sinks`.
@@ -261,7 +261,7 @@ class EmitContext(Lengths):
         :raises ConfigError: the layer is computed conditionally, or within a loop
         """
         self._need_outside()
-        self.lowering.sinks[self.node.path] = values
+        self.lowering.after_step.sink_values[self.node.path] = values
 
     def _need_outside(self) -> None:
         if self.lowering.is_child:
@@ -274,11 +274,11 @@ class EmitContext(Lengths):
         """Store an auxiliary value of a node, to be read by `aux`; with the padding, if its frames are packed."""
         if self._packing is not None:
             value = aux.each(self._packing.unpack, value)
-        self.lowering.set_aux(node, aux, value)
+        self.lowering.values.set_aux(node, aux, value)
 
     def aux(self, node: Node, aux: Aux[T]) -> Optional[T]:
         """Return what `set_aux` stored, or None."""
-        value: Optional[T] = self.lowering.aux.get(node, {}).get(aux)
+        value: Optional[T] = self.lowering.values.aux.get(node, {}).get(aux)
         return value
 
     def forward_aux(self, source: Optional[Node] = None) -> None:
@@ -287,6 +287,6 @@ class EmitContext(Lengths):
         :param source: default: the first source
         """
         source = self.node.sources[0] if source is None else source
-        for aux, value in self.lowering.aux.get(source, {}).items():
+        for aux, value in self.lowering.values.aux.get(source, {}).items():
             if aux.forwarded:
-                self.lowering.set_aux(self.node, aux, value)
+                self.lowering.values.set_aux(self.node, aux, value)

@@ -33,11 +33,11 @@ class Lengths:
 
     def lens(self, dim: Dim) -> Any:
         """Return the lengths of a dim: int32 [batch], or a scalar where they don't depend on the sequence."""
-        return self.lowering.lens_in_beam(dim, self.beam)
+        return self.lowering.dims.lens_in_beam(dim, self.beam)
 
     def size(self, dim: Dim) -> Any:
         """Return the size of the padded axis: int if static, else int32 scalar; of a batch dim, its entries."""
-        size = self.lowering.get_size(dim)
+        size = self.lowering.dims.get_size(dim)
         return size * self.beam if dim.is_batch and self.beam > 1 else size
 
     def shape(self, data: Data) -> list[Any]:
@@ -51,11 +51,11 @@ class Lengths:
         :param size: of the padded axis; defaults to the largest length
         """
         lens = tf.cast(lens, tf.int32)
-        self.lowering.lens[dim] = lens
+        self.lowering.dims.lens[dim] = lens
         if self.beam > 1 and lens.shape.rank != 0:
-            self.lowering.beam_dims[dim] = self.beam
+            self.lowering.dims.beam_dims[dim] = self.beam
         if size is not None:
-            self.lowering.sizes[dim] = size
+            self.lowering.dims.sizes[dim] = size
 
     def define_lens_over(self, dim: Dim, over: Sequence[Dim], lens: Any, size: Any) -> None:
         """Set lengths that vary with the frames of other dims, not only with the sequence.
@@ -64,22 +64,22 @@ class Lengths:
         :param lens: int32 with an axis for each of ``over``
         :param size: of the padded axis
         """
-        self.lowering.lens_over[dim] = tuple(over), lens
-        self.lowering.sizes[dim] = size
+        self.lowering.dims.lens_over[dim] = tuple(over), lens
+        self.lowering.dims.sizes[dim] = size
 
     def define_running(self, dim: Dim, over: Dim) -> None:
         """Set the lengths of a dim that has the frames of another one up to the current one: t + 1 in frame t."""
         size = self.size(over)
         self.define_lens_over(dim, [over], tf.range(size) + 1, size)
-        self.lowering.running[dim] = over
+        self.lowering.dims.running[dim] = over
 
     def define_size(self, dim: Dim, size: Any) -> None:
         """Set the number of entries of a batch dim that this layer defines."""
-        self.lowering.sizes[dim] = size
+        self.lowering.dims.sizes[dim] = size
 
     def has_lens(self, dim: Dim) -> bool:
         """Return whether the lengths of a dynamic dim are known at this point."""
-        if dim.size is not None or dim in self.lowering.lens:
+        if dim.size is not None or dim in self.lowering.dims.lens:
             return True
         return dim.expr is not None and all(self.has_lens(a) for a in dim.expr.args if isinstance(a, Dim))
 
@@ -106,7 +106,7 @@ class Lengths:
         return any(not d.is_batch for d in self._frames_of(dim))
 
     def _frames_of(self, dim: Dim) -> tuple[Dim, ...]:
-        return self.lowering.lens_by_frame(dim)[0] if dim in self.lowering.lens_over else ()
+        return self.lowering.dims.lens_by_frame(dim)[0] if dim in self.lowering.dims.lens_over else ()
 
     def knows_mask(self, data: Data, axes: Sequence[int]) -> bool:
         """Return whether `mask` is defined for these axes: whether they include those that the lengths vary with."""
@@ -115,7 +115,7 @@ class Lengths:
 
     def _mask_by_frame(self, data: Data, axis: int) -> Any:
         dim = data.dims[axis]
-        over, lens = self.lowering.lens_by_frame(dim)
+        over, lens = self.lowering.dims.lens_by_frame(dim)
         for frames in over:
             if frames not in data.dims and not (frames.is_batch and data.batch_axis is not None):
                 raise DimError(
@@ -123,7 +123,7 @@ class Lengths:
                     "that axis first, e.g. by dot with a query%s."
                     % (dim, frames, data, _KEEP_IN_LOOP if frames.is_loop else "")
                 )
-        if self.beam > 1 and dim not in self.lowering.beam_dims:
+        if self.beam > 1 and dim not in self.lowering.dims.beam_dims:
             for i in [i for i, d in enumerate(over) if d.is_batch]:
                 lens = tf.repeat(lens, self.beam, axis=i)
         targets = [data.batch_axis if d.is_batch else data.dims.index(d) for d in over]
@@ -131,7 +131,7 @@ class Lengths:
 
     def seq_mask(self, dim: Dim) -> Any:
         """Return the bool mask [batch, size] of the valid frames, or [size] if all sequences have the same length."""
-        cache = self.lowering.masks
+        cache = self.lowering.dims.masks
         if (dim, self.beam) not in cache:
             cache[dim, self.beam] = tf.sequence_mask(self.lens(dim), self.size(dim))
         return cache[dim, self.beam]

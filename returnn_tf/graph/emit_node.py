@@ -36,21 +36,21 @@ def emit_node(lowering: Lowering, node: Node) -> None:
 
     :raises LoweringError: with the path of the layer, its sources and its output
     """
-    packing = lowering.packing_of(node)
+    packing = lowering.packing.of(node, lowering.dims)
     ctx = EmitContext(node, lowering, may_reduce=True, packing=packing)
     with tf.name_scope(op_scope(node.path)), user_views().knowing_lengths(ctx.lens):
         try:
             value = node.layer.emit(ctx)
             if packing is not None:
-                lowering.packed_frames[node] = value
+                lowering.packing.frames[node] = value
                 value = packing.unpack(value)
             _check_tensor(node, value)
-            value = full(value, lowering.semantics.product_dtype) if node.output.dtype == "float32" else value
+            value = full(value, lowering.options.semantics.product_dtype) if node.output.dtype == "float32" else value
             if node.own_output is not None:
                 value = _with_declared_sizes(ctx, value, node.own_output)
             if node.layer.batch_norm and not node.layer.normalizes_batch:
                 value = apply_batch_norm_option(EmitContext(node, lowering), value)
-            if node in lowering.differentiated:
+            if node in lowering.options.differentiated:
                 value = tf.identity(value)  # else what follows may be fused with the ops that made it
             dependencies = node.layer.control_dependencies_on_output
             if dependencies:
@@ -75,7 +75,8 @@ def emit_node(lowering: Lowering, node: Node) -> None:
                 )
             ) from exc
     _check_shape(node, value)
-    lowering.values[node] = checked_output(node, value, lowering.check_numerics) if lowering.check_numerics else value
+    check = lowering.options.check_numerics
+    lowering.values.outputs[node] = checked_output(node, value, check) if check else value
 
 
 def _with_declared_sizes(ctx: EmitContext, value: Any, own: Data) -> Any:
@@ -89,9 +90,9 @@ def _with_declared_sizes(ctx: EmitContext, value: Any, own: Data) -> Any:
 def _dependencies(ctx: EmitContext, value: Any, given: Any) -> list[Any]:
     """Return the ops that must run before the output is used: layers, or what a function of the layer returns."""
     if callable(given):
-        ctx.lowering.values[ctx.node] = value
+        ctx.lowering.values.outputs[ctx.node] = value
         return list(given(user_views().layer(ctx, ctx.node)) or [])
-    return [ctx.lowering.values[node] for node in (given if isinstance(given, (list, tuple)) else [given])]
+    return [ctx.lowering.values.outputs[node] for node in (given if isinstance(given, (list, tuple)) else [given])]
 
 
 def _check_tensor(node: Node, value: Any) -> None:

@@ -137,10 +137,10 @@ class CarriedValues:
     def _held(self, of: _Carried, step: StepEmitter, lens: Optional[Any]) -> Any:
         lowering = step.lowering
         ended = EmitContext(of.node, lowering).ended
-        goes_on = tf.logical_not(ended) if lens is None else lowering.loop_index < lens
+        goes_on = tf.logical_not(ended) if lens is None else lowering.loop.index < lens
         if goes_on.shape.rank and of.data.batch_axis is not None:
             goes_on = expand_at(goes_on, [axis for axis in range(of.data.rank) if axis != of.data.batch_axis])
-        return tf.where(goes_on, step.carried(of.key), lowering.loop_inputs[of.key])
+        return tf.where(goes_on, step.carried(of.key), lowering.loop.inputs[of.key])
 
     def keep(self, last: Sequence[Any], lens: Any) -> None:
         """Keep what goes on beyond the loop; after a search, the states of the best hypothesis.

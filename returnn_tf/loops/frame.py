@@ -65,21 +65,21 @@ class LoopFrame:
         self._written = [*collected, *(node for node, _ in loop.constrained)]
         self._node = ctx.node
         self._ctx = ctx
-        self._batch = ctx.lowering.batch_size
+        self._batch = ctx.lowering.dims.batch_size
         #: The maximum number of steps.
         self._limit = max_steps(loop, ctx)
         #: In search, every value enters the loop once per hypothesis.
         self._inner = EmitContext(ctx.node, in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam))
-        self._inner.lowering.in_place = loop.search is not None and not ctx.train
+        self._inner.lowering.search.in_place = loop.search is not None and not ctx.train
         #: In search, where the number of steps is known: [batch * beam].
         self._known_lens: Any = None
         if loop.search is not None and loop.ending.end is None:
-            lens = self._inner.lowering.get_lens(loop.loop_dim)
+            lens = self._inner.lowering.dims.get_lens(loop.loop_dim)
             self._known_lens = tf.broadcast_to(lens, [self._batch * loop.beam_size])
         #: In search: the hypotheses at the end of the step, once it is emitted.
         self._last: Optional[Hypotheses] = None
         self._carried = CarriedValues(loop, ctx)
-        self._inner.lowering.continues_in_step = self._carried.in_stream
+        self._inner.lowering.loop.continues = self._carried.in_stream
 
     def run(self) -> Any:
         """Emit the loop and return the number of steps. The collected values become further outputs of the node."""
@@ -209,8 +209,8 @@ class LoopFrame:
         step = StepEmitter(loop, self._inner.lowering, i, inputs)
         lowering = step.lowering
         hyps = self._hypotheses(i, search)
-        lowering.hypotheses = None if loop.search is None else hyps
-        lowering.ended = None if hyps is None else hyps.ended
+        lowering.search.hypotheses = None if loop.search is None else hyps
+        lowering.loop.ended = None if hyps is None else hyps.ended
         for position, node in enumerate(layers):
             step.emit([node])
             if hyps is not None and hyps.chosen is not None:
@@ -281,15 +281,15 @@ class LoopFrame:
             size = tf.reduce_max(tf.concat([tf.reshape(search["lens"], [-1]), [0]], axis=0))
             ctx.define_lens(dim, search["lens"], size)
             if loop.search is not None:
-                ctx.lowering.beam_dims[dim] = beam
+                ctx.lowering.dims.beam_dims[dim] = beam
         entries = None
         if loop.search is not None:
             entries = read_backwards(results[-1], beam)
-            scores = ctx.lowering.beam_scores[loop.path] = self._final_scores(count, size, search)
+            scores = ctx.lowering.search.beam_scores[loop.path] = self._final_scores(count, size, search)
             if loop.ending.end is not None:
                 best = tf.argmax(scores, axis=1, output_type=tf.int32)
                 ended = tf.gather(tf.reshape(search["ended"], tf.shape(scores)), best, batch_dims=1)
-                ctx.lowering.not_ended[loop.path] = tf.reduce_sum(tf.cast(tf.logical_not(ended), tf.int32))
+                ctx.lowering.search.not_ended[loop.path] = tf.reduce_sum(tf.cast(tf.logical_not(ended), tf.int32))
         names = [node.path for node in self._collected]
         names += [step_output_name(node, name) for node, name in loop.constrained]
         for node, name, value in zip(self._written, names, results):

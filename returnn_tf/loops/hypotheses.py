@@ -89,7 +89,7 @@ def follow_choice(lowering: Lowering, choice: Node, later: Sequence[Node], state
     :param states: keys of the states of layers of the loop
     :param batch: number of sequences
     """
-    hyps: Hypotheses = lowering.hypotheses
+    hyps: Hypotheses = lowering.search.hypotheses
     assert hyps.chosen is not None
     before, after = hyps.beam, hyps.scores.shape[1]
     index = flat_index(hyps.chosen, before)
@@ -99,20 +99,21 @@ def follow_choice(lowering: Lowering, choice: Node, later: Sequence[Node], state
             return value.reordered(index)
         return value if axis is None else tf.gather(value, index, axis=axis)
 
+    outputs, sub_outputs = lowering.values.outputs, lowering.values.sub_outputs
     for node in later:
-        if node in lowering.values and node is not choice:
-            lowering.values[node] = reorder(lowering.values[node], node.output.batch_axis)
+        if node in outputs and node is not choice:
+            outputs[node] = reorder(outputs[node], node.output.batch_axis)
             for name, data in node.sub_outputs.items():
-                if (node, name) in lowering.sub_values:
-                    lowering.sub_values[node, name] = reorder(lowering.sub_values[node, name], data.batch_axis)
-        if node in lowering.loop_inputs:
-            lowering.loop_inputs[node] = reorder(lowering.loop_inputs[node], node.output.batch_axis)
+                if (node, name) in sub_outputs:
+                    sub_outputs[node, name] = reorder(sub_outputs[node, name], data.batch_axis)
+        if node in lowering.loop.inputs:
+            lowering.loop.inputs[node] = reorder(lowering.loop.inputs[node], node.output.batch_axis)
     for node, key in states:
         axis = node.loop_states[key][0].batch_axis
-        for values in (lowering.loop_inputs, lowering.next_states):
+        for values in (lowering.loop.inputs, lowering.loop.next_states):
             if (node, key) in values and node is not choice:
                 values[node, key] = reorder(values[node, key], axis)
-    lowering.change_aux([node for node in later if node is not choice], reorder)
+    lowering.values.change_aux([node for node in later if node is not choice], reorder)
     hyps.ended = tf.gather(hyps.ended, index)
     hyps.counts = tf.gather(hyps.counts, index)
     hyps.source = tf.gather(hyps.source, hyps.chosen, batch_dims=1)
@@ -128,12 +129,12 @@ def resize_beam(lowering: Lowering, before: int, after: int, batch: Any) -> None
     def resize(lens: Any) -> Any:
         return lens if lens.shape.rank == 0 else tf.repeat(lens[::before], after)
 
-    lowering.batch_size = batch * after
-    for lens in (lowering.lens, lowering.derived_lens):
+    lowering.dims.batch_size = batch * after
+    for lens in (lowering.dims.lens, lowering.dims.derived_lens):
         resized: dict[Any, Any] = {dim: resize(value) for dim, value in lens.items()}
         lens.clear()
         lens.update(resized)
-    lowering.masks = {}
+    lowering.dims.masks = {}
 
 
 # --- the end of hypotheses ---

@@ -50,16 +50,16 @@ def in_beam(lowering: Lowering, nodes: list[Node], beam: int, *, stays: bool) ->
         inner.step = tf.convert_to_tensor(inner.step)  # read once, not in each step
     if beam == 1:
         return inner
-    batch = lowering.batch_size
+    batch = lowering.dims.batch_size
     for node in nodes:
         axis = node.output.batch_axis
-        if axis is not None and node in inner.values:
+        if axis is not None and node in inner.values.outputs:
             if stays:
-                inner.set_aux(node, PER_SEQUENCE, PerSequence(inner.values[node], beam))
-            inner.values[node] = tf.repeat(inner.values[node], beam, axis=axis)
+                inner.values.set_aux(node, PER_SEQUENCE, PerSequence(inner.values.outputs[node], beam))
+            inner.values.outputs[node] = tf.repeat(inner.values.outputs[node], beam, axis=axis)
     for node in nodes:
-        if node in inner.aux:
-            inner.aux[node] = {aux: value for aux, value in inner.aux[node].items() if aux.enters_search}
-    inner.change_aux(nodes, lambda value, axis: tf.repeat(value, beam, axis=axis))
+        if node in inner.values.aux:
+            inner.values.aux[node] = {aux: value for aux, value in inner.values.aux[node].items() if aux.enters_search}
+    inner.values.change_aux(nodes, lambda value, axis: tf.repeat(value, beam, axis=axis))
     resize_beam(inner, 1, beam, batch)
     return inner

@@ -116,7 +116,7 @@ class ExitLayer(Layer):
         if not axes:
             return x
         rank, axis = self.source.output.rank, axes[0]
-        for aux, value in ctx.lowering.aux.get(self.source, {}).items():
+        for aux, value in ctx.lowering.values.aux.get(self.source, {}).items():
             if aux.on_exit is OnExit.MOVE:
                 ctx.set_aux(self.node, aux, aux.each(lambda x: move_axis(x, rank, axis, 0), value))
         return move_axis(x, rank, axis, 0)
@@ -139,7 +139,7 @@ class StepSliceLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit nothing; the loop provides the value."""
-        return ctx.lowering.loop_inputs[ctx.node]
+        return ctx.lowering.loop.inputs[ctx.node]
 
 
 class PrevLayer(Layer):
@@ -157,7 +157,7 @@ class PrevLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit nothing; the loop provides the value."""
-        return ctx.lowering.loop_inputs[ctx.node]
+        return ctx.lowering.loop.inputs[ctx.node]
 
 
 class ShiftLayer(Layer):
@@ -224,7 +224,7 @@ class StepIndexLayer(Layer):
         """Emit a scalar, or [steps]."""
         if self._loop_dim is not None and ctx.continues:
             raise LoopError("%r counts the steps of a call, not those of all blocks of frames." % self.node.path)
-        return ctx.lowering.loop_index if self._loop_dim is None else tf.range(ctx.size(self._loop_dim))
+        return ctx.lowering.loop.index if self._loop_dim is None else tf.range(ctx.size(self._loop_dim))
 
 
 class AccumLayer(Layer):
@@ -248,7 +248,7 @@ class AccumLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit what the loop collected."""
-        return ctx.lowering.sub_values[self.source, self.of.path]
+        return ctx.lowering.values.sub_outputs[self.source, self.of.path]
 
 
 def loop_dim_for(time_dim: Dim) -> Dim:

@@ -60,8 +60,8 @@ def sizes_before(lowering: Lowering, data: Data, beam: int) -> list[Any]:
     """
     sizes: list[Any] = list(data.static_shape)
     for axis, dim in enumerate(data.dims):
-        if dim.is_batch and dim.expr is None and dim not in lowering.sizes:
-            sizes[axis] = lowering.batch_size * beam
+        if dim.is_batch and dim.expr is None and dim not in lowering.dims.sizes:
+            sizes[axis] = lowering.dims.batch_size * beam
     return sizes
 
 

@@ -18,17 +18,17 @@ _LEAST_SIZE = 2**14
 
 def pack_factors(ctx: EmitContext) -> None:
     """Pack the matrices of a layer; for a loop that searches, before its first step."""
-    if not ctx.lowering.in_place or ctx.product_dtype is not None:
+    if not ctx.lowering.search.in_place or ctx.product_dtype is not None:
         return
     for name, transposed in ctx.node.layer.factors().items():
         provider = ctx.node.params[name]
-        if isinstance(provider, LayerAsParam) or (provider, transposed) in ctx.lowering.packed:
+        if isinstance(provider, LayerAsParam) or (provider, transposed) in ctx.lowering.search.packed:
             continue
         w = ctx.param(name)
         if w.dtype == tf.float32 and w.shape.rank == 2 and (w.shape.num_elements() or 0) >= _LEAST_SIZE:
             ops = search_ops()
             if ops is not None:
-                ctx.lowering.packed[provider, transposed] = pack(ops, w, transposed=transposed)
+                ctx.lowering.search.packed[provider, transposed] = pack(ops, w, transposed=transposed)
 
 
 def matrix(ctx: EmitContext, name: str) -> Matrix:
@@ -37,4 +37,4 @@ def matrix(ctx: EmitContext, name: str) -> Matrix:
     :param name: of the parameter, a key of `factors`
     """
     transposed = ctx.node.layer.factors()[name]
-    return Matrix(ctx.param(name), transposed, ctx.lowering.packed.get((ctx.node.params[name], transposed)))
+    return Matrix(ctx.param(name), transposed, ctx.lowering.search.packed.get((ctx.node.params[name], transposed)))

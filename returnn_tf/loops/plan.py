@@ -39,7 +39,7 @@ class InitialOutput:
             value = to_layout(ctx.value(self.node), self.node.output, data)
         elif self.param is not None:
             owner, name = self.param
-            flat = tf.convert_to_tensor(ctx.lowering.variables[owner.params[name].name])
+            flat = tf.convert_to_tensor(ctx.lowering.params.variables[owner.params[name].name])
             value = tf.reshape(flat, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
         elif self.apply is not None:
             value = _on_zeros(ctx, self.apply)
@@ -51,13 +51,13 @@ class InitialOutput:
 def _on_zeros(ctx: EmitContext, node: Node) -> Any:
     """Emit a layer of a step with zeros as its sources."""
     inner = ctx.lowering.child()
-    inner.masks = {}
+    inner.dims.masks = {}
     for dim in node.output.dims:
         if dim.is_loop:  # one step suffices
-            inner.sizes[dim], inner.lens[dim] = 1, tf.constant(1)
+            inner.dims.sizes[dim], inner.dims.lens[dim] = 1, tf.constant(1)
     for source in node.deps:
-        shape = [inner.get_size(d) for d in source.output.dims]
-        inner.values[source] = tf.zeros(tf.stack(shape) if shape else [], source.output.dtype)
+        shape = [inner.dims.get_size(d) for d in source.output.dims]
+        inner.values.outputs[source] = tf.zeros(tf.stack(shape) if shape else [], source.output.dtype)
     value = node.layer.emit(EmitContext(node, inner))
     return tf.squeeze(value, axis=node.output.loop_axes) if node.output.loop_axes else value
 

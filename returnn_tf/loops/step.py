@@ -23,14 +23,15 @@ class StepEmitter:
         self._of_prev = {prev.node: prev.of for prev in loop.prevs}
         #: The values of this step.
         self.lowering = lowering = outer.child()
-        lowering.continues_in_step = outer.continues_in_step
-        lowering.loop_index = lowering.loop_indices[loop.loop_dim] = index
-        lowering.loop_inputs.update(inputs)
-        lowering.owners_of_state.update((prev.node, prev.state_of) for prev in loop.prevs if prev.state_of is not None)
+        lowering.loop.continues = outer.loop.continues
+        lowering.loop.index = lowering.dims.step_indices[loop.loop_dim] = index
+        lowering.loop.inputs.update(inputs)
+        owners = {prev.node: prev.state_of for prev in loop.prevs if prev.state_of is not None}
+        lowering.loop.owners_of_state.update(owners)
 
     def give(self, values: Mapping[Node, Any]) -> None:
         """Set the values of layers that are known, such as labels which a search outside of the graph decides on."""
-        self.lowering.values.update(values)
+        self.lowering.values.outputs.update(values)
 
     def emit(self, nodes: Iterable[Node]) -> None:
         """Emit layers, in this order; those whose values are known are left out.
@@ -38,18 +39,18 @@ class StepEmitter:
         :raises ValueError: one has an effect besides its value
         """
         for node in nodes:
-            if node not in self.lowering.values:
+            if node not in self.lowering.values.outputs:
                 emit_node(self.lowering, node)
-        if self.lowering.updates:
+        if self.lowering.after_step.updates:
             raise ValueError("a layer in the loop updates variables in each step, which is not supported")
 
     def value(self, node: Node) -> Any:
         """Return the value of a layer in this step."""
-        return self.lowering.values[node]
+        return self.lowering.values.outputs[node]
 
     def carried(self, key: Any) -> Any:
         """Return what the next step reads.
 
         :param key: a node of ``prev:``, or (layer, key of a state)
         """
-        return self.value(self._of_prev[key]) if key in self._of_prev else self.lowering.next_states[key]
+        return self.value(self._of_prev[key]) if key in self._of_prev else self.lowering.loop.next_states[key]

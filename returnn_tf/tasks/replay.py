@@ -71,7 +71,7 @@ def _values(net: Network, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray
             graph = net.lower(tensors, train=True)
         found = {
             "layer %s" % node.path: value
-            for node, value in graph.lowering.values.items()
+            for node, value in graph.lowering.values.outputs.items()
             if tf.is_tensor(value) and value.dtype.is_floating
         }
         found.update({"loss %s" % name: value for name, value in graph.losses.items()})

@@ -157,7 +157,7 @@ def packed(net: Net, *, train: bool = True, **settings: Any) -> set[str]:
 
     def run(feed: Any) -> Any:
         graph = network.lower(feed, train=train, step=tf.constant(1, tf.int64))
-        found.update(node.path for node in graph.lowering.packed_nodes)
+        found.update(node.path for node in graph.lowering.packing.nodes)
         return graph.objective
 
     network.feed_function(run)(FEED)

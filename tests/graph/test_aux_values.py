@@ -13,7 +13,7 @@ from returnn_tf.config import Config
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, Aux, OnExit, PreActivation, batch_of_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer
-from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.lowering import Lowering, LoweringOptions
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.graph.semantics import Semantics
@@ -116,10 +116,10 @@ def test_it_leaves_a_loop(copies: int) -> None:
 
 
 def test_a_child_does_not_change_its_parent() -> None:
-    lowering = Lowering({}, train=False, search=False, semantics=Semantics(behavior_version=21))
+    lowering = Lowering(LoweringOptions(train=False, search=False, semantics=Semantics(behavior_version=21)))
     node: Any = object()
-    lowering.set_aux(node, DOUBLE, Double(1))
+    lowering.values.set_aux(node, DOUBLE, Double(1))
     child = lowering.child()
-    child.set_aux(node, PRE_ACTIVATION, PreActivation(2, "tanh"))
-    child.set_aux(node, DOUBLE, Double(3))
-    assert lowering.aux == {node: {DOUBLE: Double(1)}}
+    child.values.set_aux(node, PRE_ACTIVATION, PreActivation(2, "tanh"))
+    child.values.set_aux(node, DOUBLE, Double(3))
+    assert lowering.values.aux == {node: {DOUBLE: Double(1)}}

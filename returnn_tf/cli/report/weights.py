@@ -137,10 +137,10 @@ class WeightsFunction:
         for layer in self._layers:
             lens = graph.lens_by_axis(layer.template)
             if layer.inner:
-                sizes = [graph.lowering.get_size(dim) for dim in layer.template.dims]
+                sizes = [graph.lowering.dims.get_size(dim) for dim in layer.template.dims]
                 found.append(_within_limit(sizes, layer, functools.partial(self._inner, graph, layer, lens)))
             else:
-                found.append(_reduced(layer, graph.lowering.values[layer.node], lens))
+                found.append(_reduced(layer, graph.lowering.values.outputs[layer.node], lens))
         return found
 
     def _inner(self, graph: Lowered, layer: WeightsLayer, lens: Mapping[int, Any]) -> Any:

@@ -93,7 +93,7 @@ class LayerView(PlannedLayerView):
     @property
     def output(self) -> DataView:
         """Return the value of the layer; of the layer being computed only the template is known."""
-        known = self.node in self._ctx.lowering.values
+        known = self.node in self._ctx.lowering.values.outputs
         return DataView(self.node.output, self._ctx.value(self.node) if known else None, self._ctx, self.name)
 
     @property
@@ -105,7 +105,7 @@ class LayerView(PlannedLayerView):
     def params(self) -> Mapping[str, Any]:
         """Return the variables of the parameters by name."""
         specs = self.node.params.items()
-        return {name: self._ctx.lowering.variables[p.name] for name, p in specs if isinstance(p, ParamSpec)}
+        return {name: self._ctx.lowering.params.variables[p.name] for name, p in specs if isinstance(p, ParamSpec)}
 
     @property
     def output_before_activation(self) -> Optional[OutputWithActivation]:
@@ -123,15 +123,15 @@ class LayerView(PlannedLayerView):
     @property
     def search_choices(self) -> Optional[SearchChoices]:
         """Return the scores of the hypotheses; None without a search."""
-        hyps, beam = self._ctx.lowering.hypotheses, self.node.output.beam
+        hyps, beam = self._ctx.lowering.search.hypotheses, self.node.output.beam
         if hyps is not None:
             return SearchChoices(hyps.scores)
-        scores = self._ctx.lowering.beam_scores
+        scores = self._ctx.lowering.search.beam_scores
         return None if beam is None or beam.of not in scores else SearchChoices(scores[beam.of])
 
     def get_batch_dim(self) -> Any:
         """Return the number of sequences, times the hypotheses in a loop that searches."""
-        return self._ctx.lowering.batch_size
+        return self._ctx.lowering.dims.batch_size
 
     def get_last_hidden_state(self, key: Any) -> Any:
         """Return the state of a recurrent layer after the last frame; in the step of a loop, after this step.

@@ -74,7 +74,7 @@ class NetworkView:
     @property
     def random(self) -> np.random.RandomState:
         """Return a source of random numbers, e.g. ``random.randint(2 ** 31)`` for a seed; the same in every graph."""
-        text = "%d/%s" % (self._ctx.lowering.seed, self._ctx.node.path)
+        text = "%d/%s" % (self._ctx.lowering.options.seed, self._ctx.node.path)
         return np.random.RandomState(zlib.crc32(text.encode("utf8")))
 
     # --- layers ---
@@ -82,7 +82,7 @@ class NetworkView:
     @property
     def layers(self) -> Mapping[str, Any]:
         """Return views of the layers computed so far by name, and of those of other networks by path."""
-        result = {node.path: self._view(node) for node in self._ctx.lowering.values}
+        result = {node.path: self._view(node) for node in self._ctx.lowering.values.outputs}
         prefix = self._path + "/"
         return {**result, **{path[len(prefix) :]: view for path, view in result.items() if path.startswith(prefix)}}
 
@@ -93,7 +93,7 @@ class NetworkView:
         """
         found = self._find(layer_name)
         if found is None:
-            known = [node.path for node in self._ctx.lowering.values]
+            known = [node.path for node in self._ctx.lowering.values.outputs]
             raise CodeError(
                 "Layer %r (class %r): its code asks for the layer %r, which is not computed yet, or does not exist. "
                 "Add it to 'from' or 'extra_deps' of this layer. %s"
@@ -118,7 +118,7 @@ class NetworkView:
             paths = ["%s/slice of %s" % (self._path, full), full, name]
             if name in ("data", "data:source"):
                 paths = ["%s/slice of %s" % (self._path, source), source, name]
-        nodes = {node.path: node for node in self._ctx.lowering.values}
+        nodes = {node.path: node for node in self._ctx.lowering.values.outputs}
         return next((nodes[path] for path in paths if path in nodes), None)
 
     def get_default_output_layer(self, must_exist: bool = True) -> Any:
@@ -145,7 +145,7 @@ class NetworkView:
     def is_inside_rec_layer(self, inside_loop: bool = True) -> bool:
         """Return whether the code runs in a step of a loop."""
         del inside_loop
-        return self._ctx.lowering.loop_index is not None
+        return self._ctx.lowering.loop.index is not None
 
     def get_rec_step_index(self) -> Any:
         """Return the index of the step, int32 scalar.
@@ -159,7 +159,7 @@ class NetworkView:
 
         :raises ConfigError: the layer is not computed in a step of a loop
         """
-        if self._ctx.lowering.loop_index is None:
+        if self._ctx.lowering.loop.index is None:
             if not must_exist:
                 return None
             raise CodeError(
@@ -183,7 +183,7 @@ class NetworkView:
 
     def get_data_batch_dim(self) -> Any:
         """Return the number of sequences, times the hypotheses in a loop that searches."""
-        return self._ctx.lowering.batch_size
+        return self._ctx.lowering.dims.batch_size
 
     def get_seq_tags(self, *args: Any, **options: Any) -> Any:
         """Raise an error: the names of the sequences are no part of the feed.
@@ -198,7 +198,7 @@ class NetworkView:
 
     def get_used_data_keys(self) -> set[str]:
         """Return the data keys that the network needs."""
-        return {node.extern_key for node in self._ctx.lowering.values if node.extern_key is not None}
+        return {node.extern_key for node in self._ctx.lowering.values.outputs if node.extern_key is not None}
 
 
 class StepInfo:
@@ -207,13 +207,13 @@ class StepInfo:
     def __init__(self, ctx: EmitContext) -> None:
         self._ctx = ctx
         #: Index of the step, int32 scalar.
-        self.step = ctx.lowering.loop_index
+        self.step = ctx.lowering.loop.index
 
     def get_prev_end_flag(self, target_search_choices: Any = None) -> Any:
         """Return which sequences or hypotheses ended before this step, bool [batch]."""
         del target_search_choices
         ended = self._ctx.ended
-        return tf.zeros([self._ctx.lowering.batch_size], tf.bool) if ended is None else ended
+        return tf.zeros([self._ctx.lowering.dims.batch_size], tf.bool) if ended is None else ended
 
 
 class ExternDataView:
@@ -232,7 +232,7 @@ class _Keys(Mapping[str, DataView]):
 
     def __init__(self, ctx: EmitContext) -> None:
         self._ctx = ctx
-        self._nodes = {n.extern_key: n for n in ctx.lowering.values if n.extern_key is not None}
+        self._nodes = {n.extern_key: n for n in ctx.lowering.values.outputs if n.extern_key is not None}
 
     def __getitem__(self, key: str) -> DataView:
         if key not in self._nodes:

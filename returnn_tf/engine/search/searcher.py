@@ -87,7 +87,7 @@ class Searcher:
         given = {node.path: self._hypotheses(graph, node) for node in self._references}
         packed = self._packer.pack(graph, {"total_loss": graph.total_loss})
         graph.run_updates()
-        return found, given, packed, dict(graph.lowering.not_ended), graph.sinks
+        return found, given, packed, dict(graph.lowering.search.not_ended), graph.sinks
 
     def _hypotheses(self, graph: Lowered, node: Node) -> tuple[Any, Any, Any]:
         """Return labels [batch * beam, labels], their lengths [batch * beam], and scores [batch, beam] or None.

@@ -90,7 +90,7 @@ def first_bad_layer(net: Network, feed: Mapping[str, Any], *, step: int, train: 
     def check(feed: dict[str, Any]) -> Any:
         graph = net.lower(feed, train=train, step=tf.constant(step, "int64"))
         flags = [tf.constant([True, True])]
-        for node, value in graph.lowering.values.items():
+        for node, value in graph.lowering.values.outputs.items():
             if tf.is_tensor(value) and (value.dtype.is_floating or value.dtype.is_complex):
                 names.append(node.path)
                 flags.append(_finite(EmitContext(node, graph.lowering), value))

@@ -155,7 +155,7 @@ class Updater:
         :param share: (loss, count) -> the factor on the loss that makes it the share of this process, and a further one
             in its gradient
         """
-        losses = graph.lowering.meta_losses
+        losses = graph.lowering.after_step.meta_losses
         if not losses:
             return MetaGradients({}, {}, {})
         found = tf.gradients(self.total_loss(graph), [loss.point for loss in losses])

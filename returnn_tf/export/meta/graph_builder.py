@@ -138,7 +138,7 @@ class GraphBuilder:
         states.finish()
         self._add_inputs()
         for node in self._named_nodes():
-            pair = training.lowering.values[node], otherwise.lowering.values[node]
+            pair = training.lowering.values.outputs[node], otherwise.lowering.values.outputs[node]
             self._add_output(otherwise, node, select(flag, *pair))
         both = _scores(training), _scores(otherwise)
         self.scores = {name: select(flag, both[0][name], value) for name, value in both[1].items() if name in both[0]}
@@ -146,7 +146,7 @@ class GraphBuilder:
     def name_outputs(self, lowered: Lowered) -> None:
         """Name the data keys and the outputs of all layers that `lower` has emitted, within `emitting`; once."""
         self._add_inputs()
-        values = lowered.lowering.values
+        values = lowered.lowering.values.outputs
         for node in self._named_nodes():
             if node in values:
                 self._add_output(lowered, node, values[node])

@@ -57,16 +57,16 @@ class BaseValues:
     def make(self, values: StepValues, outer: Lowering) -> None:
         """Make the values in the run of the encoder, from a lowering that has them."""
         for dim, name in self._sizes.items():
-            if dim in outer.lens_over:
+            if dim in outer.dims.lens_over:
                 raise ExportError(
                     "%s: the lengths of the axis %s vary with the frames of other axes, which a graph for single steps "
                     "can't keep." % (self._where, dim)
                 )
-            lens = outer.get_lens(dim)
+            lens = outer.dims.get_lens(dim)
             values.make(name, (None,) if lens.shape.rank else (), "int32", lens)
         for node, name in self._names.items():
             data = node.output
-            value = transpose(outer.values[node], batch_major_order(data))
+            value = transpose(outer.values.outputs[node], batch_major_order(data))
             values.make(name, batch_major_shape(data), data.dtype, value)
 
     def enter(self, lowering: Lowering, values: StepValues, entries: Any) -> None:
@@ -76,16 +76,16 @@ class BaseValues:
         """
         for dim, name in self._sizes.items():
             lens = values.value(name)
-            lowering.lens[dim] = self._repeated(lens, entries) if lens.shape.rank else lens
+            lowering.dims.lens[dim] = self._repeated(lens, entries) if lens.shape.rank else lens
         for node, name in self._names.items():
             data, value = node.output, values.value(name)
             if data.batch_axis is not None:
                 value = self._repeated(value, entries)
             value = from_batch_major(value, data)
-            lowering.values[node] = value
+            lowering.values.outputs[node] = value
             for axis, dim in enumerate(data.dims):
                 if dim.is_dynamic:
-                    lowering.sizes.setdefault(dim, tf.shape(value)[axis])
+                    lowering.dims.sizes.setdefault(dim, tf.shape(value)[axis])
 
     def _repeated(self, value: Any, entries: Any) -> Any:
         seqs = tf.shape(value)[0]

@@ -9,10 +9,11 @@ from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.export.steps.base_values import BaseValues, batch_major_shape, from_batch_major
 from returnn_tf.export.steps.parts import State, StepParts
 from returnn_tf.export.steps.values import StepValues
+from returnn_tf.graph.dim_lengths import DimLengths
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.hidden_state import recurrent_node
 from returnn_tf.graph.layer import Node
-from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.lowering import Lowering, LoweringOptions, ParamValues
 from returnn_tf.layers.search.outer_search import scores_for_search
 from returnn_tf.loops.carried import first_values
 from returnn_tf.loops.hypotheses import after_step
@@ -82,15 +83,9 @@ class StepEmission:
     def outer(self, batch: Any) -> Lowering:
         """Return a lowering for values from outside of the loop."""
         plan = self._step.plan
-        return Lowering(
-            self._params,
-            train=False,
-            search=plan.search,
-            semantics=plan.semantics,
-            step=self._global_step,
-            batch_size=batch,
-            with_losses=False,
-        )
+        options = LoweringOptions(train=False, search=plan.search, semantics=plan.semantics, with_losses=False)
+        dims = DimLengths(batch_size=batch)
+        return Lowering(options, ParamValues(self._params), step=self._global_step, dims=dims)
 
     def begin(self, outer: Lowering) -> None:
         """Make all values, as the run of the encoder sets them.
@@ -106,7 +101,7 @@ class StepEmission:
             make(LIMIT, (), "int32", limit)
         make(INDEX, (), "int32", tf.constant(0))
         make(GOES_ON, (), "bool", tf.constant(True) if limit is None else limit > 0)
-        batch = outer.batch_size
+        batch = outer.dims.batch_size
         if parts.ending.end is not None:
             make(ENDED, (None,), "bool", tf.fill([batch], False), has_batch=True)
             make(LENS, (None,), "int32", tf.zeros([batch], tf.int32), has_batch=True)
@@ -159,11 +154,11 @@ class StepEmission:
         for node, inner in self._parts.slices:
             data = node.output
             axis = data.axes_of(cast(StepSliceLayer, inner.layer).loop_dim)[0]
-            frames = move_axis(outer.values[node], data.rank, axis, 0)
+            frames = move_axis(outer.values.outputs[node], data.rank, axis, 0)
             inputs[inner] = tf.gather(frames, tf.minimum(index, tf.shape(frames)[0] - 1))
         step = StepEmitter(self._step.loop, outer, index, inputs)
         if ENDED in self._values:
-            step.lowering.ended = self._values.value(ENDED)
+            step.lowering.loop.ended = self._values.value(ENDED)
         return step
 
     def _read(self, state: State) -> Any:
@@ -250,7 +245,7 @@ class StepEmission:
         owner = recurrent_node(node)
         for kept in self._parts.states:
             if not kept.delayed and isinstance(kept.key, tuple) and kept.key[0] is owner:
-                step.lowering.next_states[kept.key] = self._read(kept)
+                step.lowering.loop.next_states[kept.key] = self._read(kept)
 
     def _new(self, step: StepEmitter, kept: State) -> Any:
         """Return the new value of a state, batch-major."""

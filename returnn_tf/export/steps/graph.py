@@ -94,8 +94,8 @@ class _Assembly:
         lowered = self._builder.lower(emission.needed_outside())
         self._builder.name_outputs(lowered)  # those of the encoder
         outer = lowered.lowering
-        if outer.batch_size is None:  # no input is needed for anything but the number of sequences
-            outer.batch_size = self._builder.inputs.batch_size
+        if outer.dims.batch_size is None:  # no input is needed for anything but the number of sequences
+            outer.dims.batch_size = self._builder.inputs.batch_size
         emission.begin(outer)
         init = self._init()
         update = self._update()

@@ -124,7 +124,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer, Planned[RelativePosition
     def emit(self, ctx: EmitContext) -> Any:
         """Emit row lookup by distance."""
         if self.plan.queries is None:
-            step = ctx.lowering.loop_index
+            step = ctx.lowering.loop.index
             queries, size = tf.expand_dims(step, 0), step + 1
             lens = size
         else:

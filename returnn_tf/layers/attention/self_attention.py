@@ -190,7 +190,7 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
         """Return the frames of earlier batches, or in a stream of earlier blocks; None: there are none."""
         if self.plan.kept is not None:
             return self.plan.kept
-        goes_on = ctx.lowering.continues_in_step if self.plan.single_step else ctx.continues
+        goes_on = ctx.lowering.loop.continues if self.plan.single_step else ctx.continues
         return self.plan.streamed if goes_on else None
 
     def factors(self) -> Mapping[str, bool]:
@@ -433,9 +433,10 @@ def projected(ctx: EmitContext, layer: ConcatInputLayer, frames: Data, perm: Seq
     w = matrix(ctx, param)
     packing = None
     if frames is layer.input and list(perm) == [0, 1, 2] and not layer.dropout and len(layer.sources) == 1:
-        packing = ctx.lowering.packing_of(layer.source)
+        packing = ctx.lowering.packing.of(layer.source, ctx.lowering.dims)
     if packing is not None:
-        return packing.unpack(product(ctx.lowering.packed_value(layer.source, packing), w, train=ctx.train))
+        frames_of_source = ctx.lowering.packing.value(layer.source, packing, ctx.lowering.values)
+        return packing.unpack(product(frames_of_source, w, train=ctx.train))
     x = transpose(with_frames(ctx, layer.emit_input(ctx), layer.input, frames), perm)
     low = ctx.product_dtype
     w = w._replace(values=reduced(w.values, low))
@@ -448,7 +449,7 @@ def stays_in_place(ctx: EmitContext, layer: Any) -> bool:
     :param layer: the `SelfAttentionLayer`
     """
     return (
-        ctx.lowering.in_place
+        ctx.lowering.search.in_place
         and (layer.key_shift is None or layer.key_shift.output.batch_axis is None)
         and not ctx.node.kept
         and not ctx.node.history_masks

@@ -198,8 +198,8 @@ def has_many_labels(ctx: LossContext) -> bool:
     dim, lowering = ctx.output.dim, ctx.lowering
     if dim is None or dim < MIN_LABELS or ctx.aux(ctx.node, PRODUCT) is None:
         return False
-    needed = ctx.node in lowering.readers or lowering.check_numerics
-    differentiated_twice = lowering.second_derivatives or lowering.meta_losses
+    needed = ctx.node in lowering.options.readers or lowering.options.check_numerics
+    differentiated_twice = lowering.options.second_derivatives or lowering.after_step.meta_losses
     unfit = in_ops_for_xla() or tf.config.get_visible_devices("GPU")
     return not (needed or differentiated_twice or unfit)
 

@@ -104,7 +104,7 @@ class ExpectedLoss(Loss):
         beam = ctx.output.beam
         if beam is None:
             raise TargetError("Layer %r: %s" % (ctx.node.path, _NO_HYPOTHESES % ctx.output))
-        scores = ctx.lowering.beam_scores[beam.of]
+        scores = ctx.lowering.search.beam_scores[beam.of]
         if self.norm_scores:
             total = tf.reduce_logsumexp(scores, axis=1, keepdims=True)
             scores -= tf.stop_gradient(total) if self.norm_scores_stop_gradient else total

@@ -67,4 +67,4 @@ class SearchScoreLoss(Loss):
         if decided is not None:
             return decided
         assert ctx.output.beam is not None
-        return ctx.lowering.beam_scores[ctx.output.beam.of]
+        return ctx.lowering.search.beam_scores[ctx.output.beam.of]

@@ -195,7 +195,7 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
         for node in stateful:
             inner = EmitContext(node, ctx.lowering)
             for key, (data, _) in node.loop_states.items():
-                new = ctx.lowering.next_states[node, key]
+                new = ctx.lowering.loop.next_states[node, key]
                 mask = ctx.broadcast(self.mask, data)
                 inner.set_loop_state(key, tf.where(mask, new, inner.loop_state(key)))
         new = ctx.broadcast(unit, ctx.output)

@@ -35,23 +35,26 @@ class UnitOnZeros:
         inner = ctx.lowering.child()
         needed = self._needed()
         # Values prepared for the steps of the loop belong to other inputs.
-        inner.masks, inner.aux = {}, {node: value for node, value in inner.aux.items() if node not in needed}
+        inner.dims.masks = {}
+        inner.values.aux = {node: value for node, value in inner.values.aux.items() if node not in needed}
         if any(node.loop_states for node in needed):
-            inner.loop_index = tf.constant(0)
+            inner.loop.index = tf.constant(0)
         for node in needed:
             self._one_frame(inner, node)
             for dep in node.deps:
                 self._one_frame(inner, dep)
         for node in needed:
             for dep in node.deps:
-                if dep not in needed and (dep in self.sources or dep not in inner.values or self._frame_axes(dep)):
-                    shape = [inner.get_size(d) for d in dep.output.dims]
-                    inner.values[dep] = tf.zeros(tf.stack(shape) if shape else [], dep.output.dtype)
+                if dep not in needed and (
+                    dep in self.sources or dep not in inner.values.outputs or self._frame_axes(dep)
+                ):
+                    shape = [inner.dims.get_size(d) for d in dep.output.dims]
+                    inner.values.outputs[dep] = tf.zeros(tf.stack(shape) if shape else [], dep.output.dtype)
             for key, (_, initial) in node.loop_states.items():
-                inner.loop_inputs[node, key] = initial(EmitContext(node, inner))
+                inner.loop.inputs[node, key] = initial(EmitContext(node, inner))
         for node in needed:
             emit_node(inner, node)
-        value, axes = inner.values[self.result], self._frame_axes(self.result)
+        value, axes = inner.values.outputs[self.result], self._frame_axes(self.result)
         value = tf.squeeze(value, axis=axes) if axes else value
         return to_layout(value, self.result.output.without_axes(axes), data)
 
@@ -70,4 +73,4 @@ class UnitOnZeros:
     def _one_frame(self, lowering: Lowering, node: Node) -> None:
         for axis in self._frame_axes(node):
             dim = node.output.dims[axis]
-            lowering.sizes[dim], lowering.lens[dim] = 1, tf.constant(1)
+            lowering.dims.sizes[dim], lowering.dims.lens[dim] = 1, tf.constant(1)

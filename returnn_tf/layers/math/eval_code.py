@@ -16,9 +16,11 @@ from typing import Any, Optional
 import numpy as np
 
 from returnn_tf.config.errors import CodeError, nearest_name
+from returnn_tf.graph.dim_lengths import DimLengths
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
-from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.lowering import Lowering, LoweringOptions
+from returnn_tf.graph.node_values import NodeValues
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.graph.user_views import user_views
@@ -94,11 +96,13 @@ def true_labels_of_code(layer: Layer, labels: Node) -> Optional[frozenset[int]]:
     size = labels.output.dim
     if size is None or any(source is not labels for source in layer.sources):
         return None
-    state = Lowering(
-        {}, train=False, search=True, semantics=Semantics(), batch_size=size, values={labels: tf.range(size)}
+    lowering = Lowering(
+        LoweringOptions(train=False, search=True, semantics=Semantics()),
+        values=NodeValues({labels: tf.range(size)}),
+        dims=DimLengths(batch_size=size),
     )
     try:
-        true = np.asarray(layer.emit(EmitContext(layer.node, state)))
+        true = np.asarray(layer.emit(EmitContext(layer.node, lowering)))
     except Exception:  # TensorFlow and user code may raise anything
         return None
     return frozenset(np.flatnonzero(true).tolist()) if true.dtype == bool and true.shape == (size,) else None

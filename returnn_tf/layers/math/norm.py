@@ -52,7 +52,7 @@ class LayerNormLayer(ConcatInputLayer):
         axis = self.input.feature_axis
         assert axis is not None
         x = self.emit_input(ctx)
-        if (ctx.train or ctx.lowering.in_place) and axis == self.input.rank - 1:
+        if (ctx.train or ctx.lowering.search.in_place) and axis == self.input.rank - 1:
             return layer_norm(x, ctx.param("scale"), ctx.param("bias"), self.epsilon)
         mean, variance = moments(x, [axis])
         others = range(axis + 1, self.input.rank)
@@ -123,7 +123,7 @@ class NormLayer(ConcatInputLayer, Planned[NormPlan]):
         """Emit moments and one multiply-add."""
         x = self.emit_input(ctx)
         last = [self.input.rank - 1]
-        if (ctx.train or ctx.lowering.in_place) and list(self.plan.axes) == last == list(self.plan.param_axes):
+        if (ctx.train or ctx.lowering.search.in_place) and list(self.plan.axes) == last == list(self.plan.param_axes):
             scale, bias = (ctx.param(name) if on else None for name, on in (("scale", self.scale), ("bias", self.bias)))
             return layer_norm(x, scale, bias, self.epsilon)
         mean, variance = moments(x, self.plan.axes)

@@ -142,7 +142,7 @@ class VariableAccess(Layer):
     def resource(self, ctx: EmitContext, var: Node) -> Any:
         """Return the variable."""
         assert isinstance(var.layer, VariableLayer)
-        return ctx.lowering.variables[var.params[var.layer.plan.name].name]
+        return ctx.lowering.params.variables[var.params[var.layer.plan.name].name]
 
 
 @register_layer("variable_assign")

@@ -219,28 +219,28 @@ class CondLayer(Planned[CondPlan]):
         branches, states = self.plan.branches, self.plan.states
         new = list(dict.fromkeys(d for o in outputs for d in o.data.dims if d.is_dynamic and not ctx.has_lens(d)))
 
-        losses: list[Any] = [loss.loss for loss in self.plan.losses] if ctx.lowering.with_losses else []
+        losses: list[Any] = [loss.loss for loss in self.plan.losses] if ctx.lowering.options.with_losses else []
         found: set[tuple[str, str]] = set()
 
         def branch(index: int) -> Any:
-            state = ctx.lowering.child()
+            lowering = ctx.lowering.child()
             for node, key, name in states:
-                state.loop_inputs[node, key] = ctx.loop_state(name)
+                lowering.loop.inputs[node, key] = ctx.loop_state(name)
             for node in branches[index]:
-                emit_node(state, node)
-            values = [output.value(state, index) for output in outputs]
+                emit_node(lowering, node)
+            values = [output.value(lowering, index) for output in outputs]
             dims = [
                 next(o.dim(axis, index) for o in outputs for axis, d in enumerate(o.data.dims) if d is dim)
                 for dim in new
             ]
             new_states = [
-                state.next_states[node, key] if node in branches[index] else ctx.loop_state(name)
+                lowering.loop.next_states[node, key] if node in branches[index] else ctx.loop_state(name)
                 for node, key, name in states
             ]
-            of_losses = [loss.emit_branch(state, index, found) for loss in losses]
-            for update in state.updates:
+            of_losses = [loss.emit_branch(lowering, index, found) for loss in losses]
+            for update in lowering.after_step.updates:
                 update()
-            lens, sizes = [state.get_lens(dim) for dim in dims], [state.get_size(dim) for dim in dims]
+            lens, sizes = [lowering.dims.get_lens(dim) for dim in dims], [lowering.dims.get_size(dim) for dim in dims]
             return [values, lens, sizes, new_states, of_losses]
 
         values, lens, sizes, new_states, of_losses = tf.cond(
@@ -345,7 +345,7 @@ class BranchOutput:
     def value(self, lowering: Lowering, branch: int) -> Any:
         """Return the value of a branch, in the layout of the true one."""
         node = self.nodes[branch]
-        value = lowering.values[node]
+        value = lowering.values.outputs[node]
         return to_layout(value, node.output, self.data, list(self.mapping)) if branch else value
 
     def dim(self, axis: int, branch: int) -> Dim:
@@ -406,7 +406,7 @@ class BranchLoss(Loss):
         :param lowering: the values of the branch
         :param found: gets (name, part) of those that it has
         """
-        node, float_dtype = self.branches[index], lowering.semantics.float_dtype
+        node, float_dtype = self.branches[index], lowering.options.semantics.float_dtype
         if node is None:
             return [tf.zeros([], float_dtype)] * len(_PARTS)
         ctx = LossContext(node, EmitContext(node.owner, lowering))
@@ -427,7 +427,7 @@ class BranchLoss(Loss):
         return "%s of the loss %s" % (part, self.name)
 
     def _get(self, ctx: LossContext, part: str) -> Optional[Any]:
-        return ctx.lowering.sub_values.get((ctx.node, self._key(part)))
+        return ctx.lowering.values.sub_outputs.get((ctx.node, self._key(part)))
 
     def value(self, ctx: LossContext) -> Optional[Any]:
         """Return the loss of the branch that was computed."""

@@ -41,7 +41,7 @@ def initial_state(seed: Seed) -> Initializer:
 def constant_state(ctx: EmitContext, seed: Seed) -> Any:
     """Return the state for a seed, int64 [3]; without a seed it follows from that of the network and the layer."""
     if seed is None:
-        rng = np.random.default_rng([ctx.lowering.seed, zlib.crc32(ctx.node.path.encode("utf8"))])
+        rng = np.random.default_rng([ctx.lowering.options.seed, zlib.crc32(ctx.node.path.encode("utf8"))])
         return tf.constant(random_state(rng))
     return tf.constant(state_of_seed(seed))
 
@@ -251,14 +251,14 @@ class RandomLayer(Layer):
         state = variable.read_value()
         with tf.control_dependencies([state]):
             variable.assign(philox.advanced(state, count))
-        return philox.with_other_key(state, ctx.lowering.process_offset)
+        return philox.with_other_key(state, ctx.lowering.options.process_offset)
 
     def _variable(self, ctx: EmitContext) -> Any:
         if self.explicit_state is None:
             return ctx.variable(_STATE)
         layer = self.explicit_state.layer
         assert isinstance(layer, VariableLayer)
-        return ctx.lowering.variables[self.explicit_state.params[layer.plan.name].name]
+        return ctx.lowering.params.variables[self.explicit_state.params[layer.plan.name].name]
 
     def _draw(self, ctx: EmitContext, state: Any, shape: Any) -> Any:
         def number(value: Any, default: float = 0.0) -> Any:

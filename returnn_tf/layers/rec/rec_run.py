@@ -121,7 +121,7 @@ class CellOnce:
         state = self.cell.flat(self.cell.first_state(ctx))
         seed = ctx.seed("cell") if ctx.train else None
         prepared = prepare_cell(cell, self.cell.params(ctx), batch=tf.shape(x)[0], seed=seed)
-        y, state = prepared.step(x, state, ctx.lowering.loop_index)
+        y, state = prepared.step(x, state, ctx.lowering.loop.index)
         state = self.cell.laid_out(ctx, state)
         y = tf.reshape(y, tf.stack(ctx.shape(self.output)))
         if layer.back_prop is False:
@@ -169,7 +169,7 @@ class CellStep:
     def before_loop(self, ctx: EmitContext) -> None:
         """Compute what the steps share, unless it depends on a layer of the loop."""
         specs = [spec for spec in ctx.node.params.values() if isinstance(spec, LayerAsParam)]
-        if all(spec.node in ctx.lowering.values for spec in specs):
+        if all(spec.node in ctx.lowering.values.outputs for spec in specs):
             cell = self._prepared(ctx)
             ctx.set_aux(ctx.node, PREPARED, self._with_known_input(ctx, cell) or StepPlan(cell))
 
@@ -197,7 +197,7 @@ class CellStep:
             row += size
             value = ctx.aux(source, ALL_STEPS)
             if value is None:
-                value = ctx.lowering.values.get(source)
+                value = ctx.lowering.values.outputs.get(source)
             if value is None:
                 rest.append(source)
                 rows.append(part)
@@ -230,8 +230,8 @@ class CellStep:
         state = tuple(ctx.loop_state(str(i)) for i in range(self.cell.state.count))
         if not is_flat:
             state = self.cell.flat(state)
-        index = ctx.lowering.loop_index
-        known = ctx.lowering.loop_inputs.get((ctx.node, STEP_INPUT), plan.known)
+        index = ctx.lowering.loop.index
+        known = ctx.lowering.loop.inputs.get((ctx.node, STEP_INPUT), plan.known)
         if known is None:
             x = transpose(layer.emit_input(ctx), self._perm)
             if not is_flat:

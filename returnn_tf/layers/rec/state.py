@@ -36,11 +36,11 @@ def state_values(ctx: EmitContext, node: Node) -> Any:
             assert owner.hidden_state is not None
             return tf.split(ctx.value(last), owner.hidden_state.sizes, axis=last.output.feature_axis)
         return state_values(ctx, last)
-    before = lowering.owners_of_state.get(owner)
+    before = lowering.loop.owners_of_state.get(owner)
     if before is not None:
-        return tuple(lowering.loop_inputs[before, key] for key in before.loop_states)
-    if owner.loop_states and all((owner, key) in lowering.next_states for key in owner.loop_states):
-        return tuple(lowering.next_states[owner, key] for key in owner.loop_states)
+        return tuple(lowering.loop.inputs[before, key] for key in before.loop_states)
+    if owner.loop_states and all((owner, key) in lowering.loop.next_states for key in owner.loop_states):
+        return tuple(lowering.loop.next_states[owner, key] for key in owner.loop_states)
     values = ctx.aux(node, HIDDEN_STATE)
     return ctx.aux(owner, HIDDEN_STATE) if values is None else values
 

@@ -66,7 +66,7 @@ class RecUnstackLayer(Planned[RecUnstackPlan]):
         x = ctx.source()
         if self.node.output.rank == self.source.output.rank:
             return x
-        return tf.gather(x, ctx.lowering.loop_index, axis=self.plan.axis)
+        return tf.gather(x, ctx.lowering.loop.index, axis=self.plan.axis)
 
 
 def unstacked_axis(ctx: PlanContext, data: Data, axis: Any) -> int:

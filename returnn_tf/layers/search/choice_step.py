@@ -39,7 +39,7 @@ class ChoiceStep:
     def __init__(self, ctx: EmitContext, layer: Any) -> None:
         self._ctx = ctx
         self._layer = layer
-        hyps: Hypotheses = ctx.lowering.hypotheses
+        hyps: Hypotheses = ctx.lowering.search.hypotheses
         self._hyps = hyps
         #: Hypotheses per sequence before this choice, and which of them have ended, bool [batch, beam].
         self._beam = hyps.beam
@@ -256,13 +256,13 @@ class BeamScoresLayer(Layer):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit zero without search."""
-        hyps = ctx.lowering.hypotheses
+        hyps = ctx.lowering.search.hypotheses
         if hyps is not None:
             return tf.reshape(hyps.scores, [-1])
         beam = self.source.output.beam
         if beam is None:
             return tf.zeros([ctx.size(ctx.output.dims[0])], ctx.output.dtype)
-        return tf.reshape(ctx.lowering.beam_scores[beam.of], [-1])
+        return tf.reshape(ctx.lowering.search.beam_scores[beam.of], [-1])
 
 
 @register_layer("choice_get_src_beams")
@@ -350,7 +350,7 @@ class SplitBatchBeamLayer(Planned[SplitBatchBeamPlan]):
         shape = tf.shape(x)
         x = tf.reshape(x, tf.concat([shape[:axis], [-1, self.plan.beam], shape[axis + 1 :]], axis=0))
         if self.plan.time is not None:
-            lens = ctx.lowering.lens_in_beam(self.plan.time, self.plan.beam)
+            lens = ctx.lowering.dims.lens_in_beam(self.plan.time, self.plan.beam)
             lens = lens[:: self.plan.beam] if lens.shape.rank else lens
             time = ctx.output.time_axis
             assert time is not None

@@ -19,10 +19,10 @@ def true_label(ctx: EmitContext, node: Node, beam: int) -> Any:
     """
     data = node.output
     x = move_axis(ctx.value(node), data.rank, data.time_axis or 0, data.rank - 1)
-    step = ctx.lowering.loop_index
+    step = ctx.lowering.loop.index
     size = tf.shape(x)[-1]
     label = tf.gather(x, tf.minimum(step, size - 1), axis=-1)[::beam]
-    lens = ctx.lowering.get_lens(data.dims[data.time_axis or 0])
+    lens = ctx.lowering.dims.get_lens(data.dims[data.time_axis or 0])
     lens = lens[::beam] if lens.shape.rank else lens
     return tf.cast(tf.where(step < lens, label, 0), tf.int32)
 

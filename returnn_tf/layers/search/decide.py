@@ -26,11 +26,11 @@ def scores_of(lowering: Lowering, node: Node) -> Optional[Any]:
     A decision, and what follows from it, has one hypothesis per sequence.
     """
     if node.output.beam is not None:
-        return lowering.beam_scores[node.output.beam.of]
+        return lowering.search.beam_scores[node.output.beam.of]
     todo, seen = [node], {node}
     while todo:
         current = todo.pop(0)
-        decided = lowering.aux.get(current, {}).get(DECIDED_SCORES)
+        decided = lowering.values.aux.get(current, {}).get(DECIDED_SCORES)
         if decided is not None:
             return tf.expand_dims(decided, 1)
         if current.output.beam is None:
@@ -98,10 +98,10 @@ class DecideLayer(Planned[DecidePlan]):
         if source.beam is None or source.batch_axis is None:
             return x
         beam = source.beam.size
-        scores = ctx.lowering.beam_scores[source.beam.of]
+        scores = ctx.lowering.search.beam_scores[source.beam.of]
         lens = None
         if self.plan.time is not None:
-            lens = ctx.lowering.lens_in_beam(self.plan.time, beam)
+            lens = ctx.lowering.dims.lens_in_beam(self.plan.time, beam)
             lens = lens if lens.shape.rank else tf.fill([tf.size(scores)], lens)
         if self.length_normalization and lens is not None:
             scores /= tf.maximum(tf.cast(tf.reshape(lens, [-1, beam]), scores.dtype), 1.0)

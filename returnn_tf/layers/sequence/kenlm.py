@@ -114,7 +114,7 @@ class KenLmLayer(Planned[KenLmPlan]):
         before = ctx.loop_state("history")
         labels = tf.strings.as_string(ctx.source())
         longer = tf.where(before == "", labels, tf.strings.join([before, labels], " "))
-        counts = ctx.lowering.loop_index >= self.input_step_offset
+        counts = ctx.lowering.loop.index >= self.input_step_offset
         after = tf.where(counts, longer, before)
         ctx.set_loop_state("history", after)
         dense, size = self.dense_output, len(self.plan.labels)

@@ -63,7 +63,7 @@ def note_weights(ctx: EmitContext, value: Any, x: Any, data: Data, perm: Sequenc
     labels = tuple(energies.labels[axis] for axis in perm)
     dim, lengths, causal = data.dims[-1], None, False
     if ctx.differs_by_frame(dim):
-        over = ctx.lowering.running.get(dim)
+        over = ctx.lowering.dims.running.get(dim)
         causal = over in data.dims and _is_of_queries(energies, labels[-1], labels[data.dims.index(over)])
         if not causal:
             return
@@ -120,14 +120,14 @@ def attended(
 def _computes_all(ctx: EmitContext) -> bool:
     """Return whether this is a training step, outside of loops and beams, in which nothing looks at values between."""
     lowering = ctx.lowering
-    return ctx.train and ctx.beam == 1 and not (lowering.is_child or lowering.check_numerics)
+    return ctx.train and ctx.beam == 1 and not (lowering.is_child or lowering.options.check_numerics)
 
 
 def _only_reader(ctx: EmitContext, node: Node) -> bool:
     """Return whether nothing but this layer reads a value."""
     lowering, layer = ctx.lowering, node.layer
     changed = layer.batch_norm or layer.control_dependencies_on_output or node.own_output is not None
-    return lowering.readers.get(node) == 1 and layer.loss is None and not changed
+    return lowering.options.readers.get(node) == 1 and layer.loss is None and not changed
 
 
 def _summed_size(factor: Factor, label: Label) -> Optional[int]:
@@ -149,10 +149,10 @@ def _scaled_energies(ctx: EmitContext, node: Node, x: Any) -> Optional[tuple[Ene
     scale: float = 1.0
     while _only_reader(ctx, node):
         energies = ctx.aux(node, ENERGIES)
-        value = ctx.lowering.values[node] if energies is None else energies.value
+        value = ctx.lowering.values.outputs[node] if energies is None else energies.value
         if energies is None and len(node.sources) != 1:
             return None
-        target = value if energies is not None else ctx.lowering.values[node.sources[0]]
+        target = value if energies is not None else ctx.lowering.values.outputs[node.sources[0]]
         factor = _factor_between(target, x)
         if factor is None:
             return None

@@ -97,7 +97,7 @@ def weights_of(net: Network, path: str, *, train: bool = False) -> tuple[Any, An
 
     def emit(values: dict[str, Any]) -> Any:
         lowered = net.lower(values, train=train, outputs=[shown, node], with_losses=False)
-        return lowered.lowering.values[shown], emit_inner_weights(net.config, lowered, node)
+        return lowered.lowering.values.outputs[shown], emit_inner_weights(net.config, lowered, node)
 
     output, weights = net.feed_function(emit, net.data_keys([shown, node], with_losses=False))(feed())
     assert len(weights.shape) == template.rank and template.dims[-1].is_dynamic

@@ -140,7 +140,7 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
         find: Callable[[str], Node],
     ) -> None:
         options = self._options(emit, known, find)
-        initial = self._initial_states(emit, options, scratch.lowering.batch_size)
+        initial = self._initial_states(emit, options, scratch.lowering.dims.batch_size)
         invariants = self.config_class.get_rec_initial_extra_outputs_shape_invariants(**options)
         batch = next((d for node in ctx.node.deps for d in node.output.dims if d.is_batch), batch_dim)
 
@@ -292,8 +292,8 @@ class _Parameters:
             )
         layer = self._ctx.node.layer
         noisy = layer.param_variational_noise or layer.param_dropout
-        if isinstance(spec, ParamSpec) and not noisy and self._ctx.lowering.loop_index is None:
-            return self._ctx.lowering.variables[spec.name]
+        if isinstance(spec, ParamSpec) and not noisy and self._ctx.lowering.loop.index is None:
+            return self._ctx.lowering.params.variables[spec.name]
         return self._ctx.param(name)
 
 

@@ -80,7 +80,7 @@ class Host:
 
     def param_of_network(self, name: str) -> Any:
         """Return the variable of a parameter of another layer by its whole name, or None."""
-        return self._ctx.lowering.variables.get(name)
+        return self._ctx.lowering.params.variables.get(name)
 
     def target_view(self, target: str) -> Any:
         """Return the view of a target."""

@@ -12,7 +12,7 @@ from returnn_tf.compat.modules.initializers import NamedInitializer
 from returnn_tf.config.errors import CodeError
 from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.layer import Node
-from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.lowering import Lowering, LoweringOptions
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim
@@ -28,37 +28,37 @@ class ScratchGraph:
         with self.graph.as_default():
             step = tf.compat.v1.placeholder(tf.int64, [])
             # As in training, where such code has all its variables.
-            self.lowering = Lowering({}, not ctx.search, ctx.search, ctx.semantics, step=step)
-            self.lowering.batch_size = _placeholder("int32", [])
+            self.lowering = Lowering(LoweringOptions(not ctx.search, ctx.search, ctx.semantics), step=step)
+            self.lowering.dims.batch_size = _placeholder("int32", [])
             if ctx.in_step:
-                self.lowering.loop_index = _placeholder("int32", [])
+                self.lowering.loop.index = _placeholder("int32", [])
                 if ctx.search:
                     scores, ended = _placeholder("float32", [None, None]), _placeholder("bool", [None])
-                    self.lowering.hypotheses = types.SimpleNamespace(scores=scores, ended=ended)
+                    self.lowering.search.hypotheses = types.SimpleNamespace(scores=scores, ended=ended)
         for node in ctx.node.deps:
             self.provide(node)
 
     def provide(self, node: Node) -> None:
         """Add placeholders for the output of a layer, its lengths, its parameters and the values before activation."""
-        if node in self.lowering.values:
+        if node in self.lowering.values.outputs:
             return
         data = node.output
         with self.graph.as_default():
-            self.lowering.values[node] = _placeholder(data.dtype, data.static_shape)
+            self.lowering.values.outputs[node] = _placeholder(data.dtype, data.static_shape)
             for dim in data.dims:
                 self._provide_dim(dim)
             for spec in node.params.values():
                 if isinstance(spec, ParamSpec):
-                    self.lowering.variables[spec.name] = _placeholder(spec.dtype, spec.shape)
+                    self.lowering.params.variables[spec.name] = _placeholder(spec.dtype, spec.shape)
             activation = node.layer.activation
             if activation is not None:
                 before = PreActivation(_placeholder(data.dtype, data.static_shape), activation)
-                self.lowering.set_aux(node, PRE_ACTIVATION, before)
+                self.lowering.values.set_aux(node, PRE_ACTIVATION, before)
 
     def state(self, key: str, data: Data) -> None:
         """Add a placeholder for a state of the layer itself."""
         with self.graph.as_default():
-            self.lowering.loop_inputs[self._node, key] = _placeholder(data.dtype, data.static_shape)
+            self.lowering.loop.inputs[self._node, key] = _placeholder(data.dtype, data.static_shape)
 
     def _provide_dim(self, dim: Dim) -> None:
         if dim.size is not None:
@@ -68,9 +68,9 @@ class ScratchGraph:
                 self._provide_dim(operand)
         if dim.expr is None:
             if dim.is_batch:
-                self.lowering.sizes.setdefault(dim, self.lowering.batch_size)
+                self.lowering.dims.sizes.setdefault(dim, self.lowering.dims.batch_size)
             else:
-                self.lowering.lens.setdefault(dim, _placeholder("int32", [None]))
+                self.lowering.dims.lens.setdefault(dim, _placeholder("int32", [None]))
 
 
 def _placeholder(dtype: str, shape: Any) -> Any:

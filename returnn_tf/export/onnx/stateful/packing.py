@@ -60,16 +60,17 @@ class Packing:
 
     def pack(self, graph: Lowering) -> tuple[Any, Any]:
         """Return the values of a graph [batch, time, features] and their lengths int32 [batch]."""
-        batch = graph.batch_size
-        frames = 1 if self.time is None else graph.get_size(self.time)
-        lens = tf.ones([batch], tf.int32) if self.time is None else tf.broadcast_to(graph.get_lens(self.time), [batch])
+        dims = graph.dims
+        batch = dims.batch_size
+        frames = 1 if self.time is None else dims.get_size(self.time)
+        lens = tf.ones([batch], tf.int32) if self.time is None else tf.broadcast_to(dims.get_lens(self.time), [batch])
         parts = []
         for node, width in zip(self.nodes, self._widths):
             data = node.output
             order = batch_major_order(data)
             # the time axis behind the batch axis
             order.sort(key=lambda axis: 0 if data.dims[axis].is_batch else 1 if data.dims[axis] is self.time else 2)
-            x = transpose(graph.values[node], order)
+            x = transpose(graph.values.outputs[node], order)
             has_time = self.time is not None and self.time in data.dims
             x = tf.reshape(x, [batch if data.batch_axis is not None else 1, frames if has_time else 1, width])
             parts.append(tf.broadcast_to(x, tf.stack([batch, frames, width])))
@@ -89,7 +90,7 @@ class Packing:
         """
         batch, frames = tf.shape(packed)[0], tf.shape(packed)[1]
         if self.time is not None:
-            graph.lens[self.time], graph.sizes[self.time] = lens, frames
+            graph.dims.lens[self.time], graph.dims.sizes[self.time] = lens, frames
         start = 0
         for node, width in zip(self.nodes, self._widths):
             data = node.output
@@ -103,5 +104,5 @@ class Packing:
             sizes = [batch] if data.batch_axis is not None else []
             sizes += [frames] if has_time else []
             x = tf.reshape(x, [*sizes, *self._rest(data)])
-            graph.values[node] = transpose(x, [order.index(axis) for axis in range(data.rank)])
-            graph.values[node].set_shape(data.static_shape)
+            graph.values.outputs[node] = transpose(x, [order.index(axis) for axis in range(data.rank)])
+            graph.values.outputs[node].set_shape(data.static_shape)

@@ -1,0 +1,111 @@
+"""The lengths and sizes of dims in one lowering."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from returnn_tf.config.errors import DimError
+from returnn_tf.tensor import Dim
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass
+class DimLengths:
+    """The lengths of dims, computed once per graph.
+
+    :param batch_size: the size of batch dims without a size of their own
+    :param lens: lengths that were set: int32 [batch] or a scalar
+    :param derived_lens: those computed from the expressions of dims
+    :param sizes: of padded axes
+    :param lens_over: dims whose lengths vary with the frames of other dims: dim -> (those dims, batch included; their
+        lengths)
+    :param running: of these, dims with t + 1 frames in frame t of the one dim: dim -> this one
+    :param beam_dims: dims whose lengths differ among the hypotheses of a beam, and their number
+    :param masks: the masks of valid frames made so far
+    :param step_indices: in the step of a loop: the step index by step axis, enclosing loops included
+    """
+
+    batch_size: Any = None
+    lens: dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    derived_lens: dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    sizes: dict[Dim, Any] = dataclasses.field(default_factory=dict)
+    lens_over: dict[Dim, tuple[tuple[Dim, ...], Any]] = dataclasses.field(default_factory=dict)
+    running: dict[Dim, Dim] = dataclasses.field(default_factory=dict)
+    beam_dims: dict[Dim, int] = dataclasses.field(default_factory=dict)
+    masks: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    step_indices: dict[Dim, Any] = dataclasses.field(default_factory=dict)
+
+    def child(self) -> DimLengths:
+        """Return a copy for the body of a loop, where computed lengths and masks are ops inside of it."""
+        return dataclasses.replace(
+            self,
+            lens=dict(self.lens),
+            derived_lens=dict(self.derived_lens),
+            sizes=dict(self.sizes),
+            lens_over=dict(self.lens_over),
+            running=dict(self.running),
+            beam_dims=dict(self.beam_dims),
+            masks=dict(self.masks),
+            step_indices=dict(self.step_indices),
+        )
+
+    def get_lens(self, dim: Dim) -> Any:
+        """Return the lengths of a dim: int32 [batch] or a scalar where they don't depend on the sequence."""
+        if dim.size is not None:
+            return tf.constant(dim.size, tf.int32)
+        if dim in self.lens:
+            return self.lens[dim]
+        if dim in self.lens_over:
+            return self._lens_without_frames(dim)
+        if dim not in self.derived_lens:
+            assert dim.expr is not None, "no lengths were set for %r" % dim
+            self.derived_lens[dim] = dim.expr.evaluate(self.get_lens, tf.maximum)
+        return self.derived_lens[dim]
+
+    def lens_by_frame(self, dim: Dim) -> tuple[tuple[Dim, ...], Any]:
+        """Return (the dims that lengths vary with, the lengths); in the step of a loop those of this step."""
+        over, lens = self.lens_over[dim]
+        for step in [d for d in over if d in self.step_indices]:
+            lens = tf.gather(lens, self.step_indices[step], axis=over.index(step))
+            over = tuple(d for d in over if d is not step)
+        return over, lens
+
+    def _lens_without_frames(self, dim: Dim) -> Any:
+        over, lens = self.lens_by_frame(dim)
+        frames = [d for d in over if not d.is_batch]
+        if frames:
+            raise DimError(
+                "the lengths of the axis %s vary with the frames of the axis %s; this layer supports only lengths by "
+                "sequence. Combine it with the axis %s first, e.g. by dot or softmax_over_spatial."
+                % (dim, frames[0], frames[0])
+            )
+        return lens
+
+    def lens_in_beam(self, dim: Dim, beam: int) -> Any:
+        """Return the lengths of a dim for every hypothesis: int32 [batch * beam], or a scalar."""
+        lens = self.get_lens(dim)
+        if beam == 1 or lens.shape.rank == 0 or self.differs_in_beam(dim):
+            return lens
+        return tf.repeat(lens, beam)
+
+    def differs_in_beam(self, dim: Dim) -> bool:
+        """Return whether the lengths are per hypothesis, not per sequence."""
+        if dim in self.beam_dims:
+            return True
+        return dim.expr is not None and any(self.differs_in_beam(a) for a in dim.expr.args if isinstance(a, Dim))
+
+    def get_size(self, dim: Dim) -> Any:
+        """Return the size of the padded axis: an int if static, else an int32 scalar."""
+        if dim.size is not None:
+            return dim.size
+        if dim in self.sizes:
+            return self.sizes[dim]
+        if dim.is_batch:
+            assert dim.expr is None, "the size of %r was not set" % dim
+            return self.batch_size
+        if dim.expr is not None and dim not in self.lens and (dim.is_batch or dim.expr.grows):
+            self.sizes[dim] = dim.expr.evaluate(self.get_size, tf.maximum)
+        else:
+            self.sizes[dim] = tf.reduce_max(tf.concat([tf.reshape(self.get_lens(dim), [-1]), [0]], axis=0))
+        return self.sizes[dim]
