@@ -32,7 +32,7 @@ class NetworkPlanner(abc.ABC):
     #: The scope of the parameters of the network.
     param_scope: str
     #: The planned nodes, in the order of their computation.
-    sink: list[Node]
+    planned_nodes: list[Node]
     dims: DeclaredDims
 
     # --- names ---
@@ -114,11 +114,11 @@ class NetworkPlanner(abc.ABC):
 
     @abc.abstractmethod
     def layers_with_loss(self, start: int) -> list[Node]:
-        """Return the layers with a loss among those in the sink from an index on."""
+        """Return the layers with a loss among the planned nodes from an index on."""
 
     @abc.abstractmethod
     def take_losses(self, start: int) -> list[LossNode]:
-        """Plan the losses of the layers in the sink from an index on, and take them out of the network's losses."""
+        """Plan the losses of the planned nodes from an index on, and take them out of the network's losses."""
 
     @abc.abstractmethod
     def add_loss(self, loss: LossNode) -> None:

@@ -77,7 +77,7 @@ def _on_zeros(planner: NetworkPlanner, node: Node, state: Any) -> InitialOutput:
     """Return the layer itself on sources of zeros, with the layers inside it, if any."""
     if node.layer.starts_on_zeros:
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
-    inner = [other for other in planner.sink if other.path.startswith(node.path + "/")]
+    inner = [other for other in planner.planned_nodes if other.path.startswith(node.path + "/")]
     if not inner:
         return InitialOutput(apply=node)
     unit = UnitOnZeros([*inner, node], node, node.sources, None)

@@ -71,7 +71,7 @@ _MAX_DEPTH = 40
 class Place:
     """Where the layers of a network are computed; a nested network is where its layer is.
 
-    :param sink: collects the planned nodes in the order of their computation
+    :param planned_nodes: collects these nodes in the order of their computation
     :param results: collects the layers whose values or losses are wanted
     :param in_step: whether in the step of a loop
     :param loop_dim: the step axis, for layers of a loop that are computed for all steps at once
@@ -80,7 +80,7 @@ class Place:
     :param depth: how many networks are around
     """
 
-    sink: list[Node]
+    planned_nodes: list[Node]
     results: Results
     search: bool
     in_step: bool = False
@@ -147,7 +147,7 @@ class Planner(NetworkPlanner):
         self.semantics = compilation.semantics
         self.dims = compilation.dims
         self.param_scope = param_scope
-        self.sink = place.sink
+        self.planned_nodes = place.planned_nodes
         self.search = place.search
         self.in_step = place.in_step
         self.loop_dim = place.loop_dim
@@ -529,7 +529,7 @@ class Planner(NetworkPlanner):
         if layer.out_shape is not None:
             if not any(a_round.half_known(node) for a_round in self.place.rounds if not a_round.strict):
                 check_dims(node.output, layer.out_shape, self.dims.resolve)
-        self.sink.append(node)
+        self.planned_nodes.append(node)
 
     def _template(self, ctx: PlanContext) -> Union[Data, LayerPlan]:
         """Return what the layer finds, or a guess while a loop around does not know all sources yet."""
@@ -622,14 +622,14 @@ class Planner(NetworkPlanner):
     def sub_output(self, owner: Node, name: str) -> Node:
         """Return a node for a further output of a layer."""
         path = "%s/%s" % (owner.path, name)
-        for node in self.sink:
+        for node in self.planned_nodes:
             if node.path == path:
                 return node
         layer = SubOutputLayer(sub_name=name)
         node = Node(path, layer, owner.scope)
         node.sources, node.deps = [owner], [owner]
         node.output, node.in_search = owner.sub_outputs[name], owner.in_search
-        self.sink.append(node)
+        self.planned_nodes.append(node)
         return node
 
     def extra_network(self, prefix: str) -> Planner:
@@ -659,15 +659,15 @@ class Planner(NetworkPlanner):
         self.place.results.hide(nodes)
 
     def layers_with_loss(self, start: int) -> list[Node]:
-        """Return the layers with a loss among those in the sink from an index on."""
-        nodes = set(self.sink[start:])
+        """Return the layers with a loss among the planned nodes from an index on."""
+        nodes = set(self.planned_nodes[start:])
         return [node for node in self.place.results.nodes_with_loss() if node in nodes]
 
     def take_losses(self, start: int) -> list[LossNode]:
-        """Plan the losses of the layers in the sink from an index on, and take them out of the network's losses."""
+        """Plan the losses of the planned nodes from an index on, and take them out of the network's losses."""
         found: list[LossNode] = []
         while True:  # the targets may add further layers, with further losses
-            taken = self.place.results.take_losses(set(self.sink[start:]))
+            taken = self.place.results.take_losses(set(self.planned_nodes[start:]))
             if not taken:
                 return found
             found += [plan_loss(result, train=self.compilation.train) for result in taken]
@@ -882,7 +882,7 @@ class LoopPlanner:
             reuse = (ReuseLevel(self._layer.reuse_params, self._owner, find_owner, self._param_scope), *reuse)
         place = dataclasses.replace(
             around.inside(self._owner.path),
-            sink=[],
+            planned_nodes=[],
             results=Results(),
             in_step=True,
             loop_dim=None,
@@ -896,7 +896,7 @@ class LoopPlanner:
         transfer = self._transfer
         prevs = [self._previous_value(name) for name in transfer.round.prevs]
         end = planner.node("end") if self._layers.has_end else None
-        inner = list(planner.sink)
+        inner = list(planner.planned_nodes)
         ending = termination.ending(end, inner)
         search = loop_search(inner, ending)
         nested = self._parent.in_step
@@ -929,7 +929,7 @@ class LoopPlanner:
         for dep in [*deps, *length_deps]:
             run.depend(dep)
         run.output = Data((), "int32")
-        self._parent.sink.append(run)
+        self._parent.planned_nodes.append(run)
         transfer.set_run(run, layer, None if search is None else Beam(search.beam_size, self._owner.path))
 
     def _previous_value(self, name: str) -> PreviousValue:

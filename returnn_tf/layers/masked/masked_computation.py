@@ -145,10 +145,10 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
         network = unit_network(
             self.unit, outside, own_data=True, owner=lambda name: "base:" + name, where="the option 'unit'"
         )
-        before = len(ctx.planner.sink)
+        before = len(ctx.planner.planned_nodes)
         result = ctx.node.passes_on = ctx.subnetwork(network, inputs, loop_dim=loop_dim)
         prefix = ctx.node.path + "/"
-        nodes = [node for node in ctx.planner.sink[before:] if node.path.startswith(prefix)]
+        nodes = [node for node in ctx.planner.planned_nodes[before:] if node.path.startswith(prefix)]
         return _Unit(result, nodes, [inputs["data"]] if "data" in inputs else [])
 
     def _planned_initial(self, ctx: PlanContext, unit: _Unit, data: Data, frames: Optional[Dim] = None) -> HeldInitial:

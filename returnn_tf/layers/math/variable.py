@@ -108,7 +108,7 @@ class VariableLayer(Planned[VariablePlan]):
             raise ctx.error("init_by_layer %r gives %s, which does not fit the parameter %s." % (node.path, data, into))
         init = ValueOfLayer(node, into, tuple(mapping))
         of_batch = init.input()
-        if of_batch is not None or any(n in ctx.planner.sink for n in init.nodes() if ctx.in_step):
+        if of_batch is not None or any(n in ctx.planner.planned_nodes for n in init.nodes() if ctx.in_step):
             raise ctx.error(
                 "init_by_layer %r depends on %s, but parameters get their values before that is known. Use a layer "
                 "that depends on constants and parameters alone."

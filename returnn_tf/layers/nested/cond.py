@@ -153,9 +153,9 @@ class CondLayer(Planned[CondPlan]):
         else:
             unit = unit_network(self.condition, lambda ref: "base:" + ref, where="the option 'condition'")
             layer = {**unit["output"], "name_scope": self.condition.get("name_scope")}
-            sink, deps = ctx.planner.sink, list(ctx.node.deps)
+            planned_nodes, deps = ctx.planner.planned_nodes, list(ctx.node.deps)
             copied = ctx.subnetwork({"condition": layer, "output": {"class": "copy", "from": "condition"}}, {})
-            sink.remove(copied)
+            planned_nodes.remove(copied)
             ctx.node.deps = deps
             node = ctx.depend(copied.sources[0])
         data = node.output
@@ -168,8 +168,8 @@ class CondLayer(Planned[CondPlan]):
 
     def _plan_branch(self, ctx: PlanContext, name: str) -> _Branch:
         """Plan the layers of a branch."""
-        sink = ctx.planner.sink
-        before = len(sink)
+        planned_nodes = ctx.planner.planned_nodes
+        before = len(planned_nodes)
         deps = list(ctx.node.deps)
         given = getattr(self, name)
         network = unit_network(given, lambda ref: "base:" + ref, where="the option %r" % name)
@@ -185,8 +185,8 @@ class CondLayer(Planned[CondPlan]):
             )
         losses = ctx.planner.take_losses(before)
         prefix = ctx.node.path + "/"
-        nodes = [node for node in sink[before:] if node.path.startswith(prefix)]
-        sink[before:] = [node for node in sink[before:] if node not in nodes]
+        nodes = [node for node in planned_nodes[before:] if node.path.startswith(prefix)]
+        planned_nodes[before:] = [node for node in planned_nodes[before:] if node not in nodes]
         ctx.node.deps = deps
         for node in nodes:
             self._check_inside(ctx, node)

@@ -77,7 +77,7 @@ class LossLayer(Planned[LossLayerPlan]):
         if name == ("error" if self.use_error else "loss"):
             return self.node
         path = "%s/%s" % (self.node.path, name)
-        planned = next((node for node in ctx.planner.sink if node.path == path), None)
+        planned = next((node for node in ctx.planner.planned_nodes if node.path == path), None)
         if planned is not None:
             return planned
         options: dict[str, Any] = {"loss_": self.loss_, "loss_opts_": self.loss_opts_, "target_": self.target_}

@@ -49,7 +49,7 @@ def plan_initial_value(ctx: PlanContext, given: Any, data: Data) -> Optional[Ini
     if given is None:
         return InitialValue(constant=0)
     if isinstance(given, Node):
-        if (given in ctx.planner.sink and ctx.in_step) or (
+        if (given in ctx.planner.planned_nodes and ctx.in_step) or (
             ctx.loop_dim is not None and ctx.loop_dim in given.output.dims
         ):
             raise ctx.error(
