@@ -29,6 +29,7 @@ WITH_ROOMS = [
     *("datasets/test_missing_files.py", "datasets/test_pipes.py"),
     *("compiler/published", "compiler/test_loops.py", "compiler/test_published_kinds.py"),
     *("datasets/test_map_dataset.py", "datasets/test_postprocessing.py"),
+    *("export/test_decoders.py", "export/test_layer_table.py"),
     *(
         "engine/test_global_step.py",
         "engine/test_horovod.py",
