@@ -104,10 +104,11 @@ def emit_batch_norm(ctx: EmitContext, x: Any, data: Data) -> Any:
         batch = moments(x, [i for i in range(data.rank) if i != axis], mask)
     used = []
     for name, of_batch in zip(("mean", "variance"), batch):
-        variable = ctx.variable(opts.param_name(ctx.node.path, name))
-        sample = tf.convert_to_tensor(variable)
+        param = opts.param_name(ctx.node.path, name)
+        variable = ctx.variable_or_none(param)
+        sample = ctx.param(param) if variable is None else tf.convert_to_tensor(variable)
         updated = sample
-        if updating:
+        if updating and variable is not None:
             target = tf.stop_gradient(tf.reshape(of_batch, variable.shape))
             updated = sample + (target - sample) * opts.momentum
             ctx.update(lambda v=variable, value=updated: v.assign(value))  # type: ignore[misc]

@@ -243,6 +243,20 @@ class EmitContext(Lengths):
         rows = self._packing.rows if self._packing is not None and noise_shape is None else None
         return dropout(x, rate, self.seed(seed, of=of), noise_shape, rows)
 
+    def variable_or_none(self, name: str) -> Any:
+        """Return the variable of a parameter, also where it is the one of a layer that provides it, else None.
+
+        A layer that computes something else, or has its axes in another order, has none.
+        """
+        provider: Any = self.node.params[name]
+        if isinstance(provider, LayerAsParam):
+            params = list(provider.node.params.values())
+            same = len(params) == 1 and provider.node.own_output is None and not provider.node.deps
+            if not same or provider.dims != provider.node.output.dims:
+                return None
+            provider = params[0]
+        return self.lowering.variables.get(str(getattr(provider, "name", "")))
+
     def update(self, func: Callable[[], Any]) -> None:
         """Schedule a side effect to run once after the outputs of this step are computed, e.g. running means."""
         self.lowering.after_step.updates.append(func)

@@ -19,6 +19,15 @@ def clipped_log(x: Any, eps: float = 1e-20) -> Any:
     return tf.math.log(tf.maximum(x, tf.cast(eps, x.dtype)))
 
 
+def _safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = False) -> Any:
+    return tf.math.log(_floor_with_gradient(x, eps)) if use_fake_grad else clipped_log(x, eps)
+
+
+def _floor_with_gradient(x: Any, floor: float) -> Any:
+    """Return ``max(x, floor)``; the gradient is that of x also below the floor."""
+    return tf.stop_gradient(tf.maximum(x, tf.cast(floor, x.dtype))) + (x - tf.stop_gradient(x))
+
+
 def clipped_exp(x: Any, eps: float = 1e-20) -> Any:
     """Compute ``exp(x)`` with the result clipped to ``[eps, 1/eps]``."""
     limit = -tf.math.log(tf.cast(eps, x.dtype))
@@ -68,7 +77,7 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "expm1": lambda x: tf.math.expm1(x),
     "log": lambda x: tf.math.log(x),
     "log1p": lambda x: tf.math.log1p(x),
-    "safe_log": clipped_log,
+    "safe_log": _safe_log,
     "safe_exp": clipped_exp,
     "sqrt": lambda x: tf.sqrt(x),
     "rsqrt": lambda x: tf.math.rsqrt(x),

@@ -104,7 +104,7 @@ class ConstantLayer(Planned[ConstantPlan]):
         return dims
 
     def _new_dim(self, axis: int, size: int) -> Dim:
-        return Dim(DimKind.SPATIAL, size, "%s:static%d" % (self.node.path, axis), auto=True)
+        return Dim(DimKind.SPATIAL, size, "%s_const:static:%d" % (self.node.path.rpartition("/")[2], axis), auto=True)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a constant, broadcast to the shape if that has more axes."""

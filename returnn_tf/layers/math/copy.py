@@ -52,7 +52,9 @@ class CopyLayer(ConcatInputLayer):
         if len(self.sources) == 1:
             ctx.forward_aux()
             if not self.dropout or dropout_noise_shape(ctx, self.input, self) is None:
-                note_copy(ctx, x, self.dropout, ctx.seed("dropout", of=self.mask_name()) if self.dropout else None)
+                note_copy(
+                    ctx, x, self.dropout or 0.0, ctx.seed("dropout", of=self.mask_name()) if self.dropout else None
+                )
         return x
 
     def works_by_frame(self) -> bool:

@@ -112,6 +112,8 @@ class SqueezePlan(LayerPlan):
 class SqueezeLayer(ConcatInputLayer, Planned[SqueezePlan]):
     """Removes axes of size 1. That a dynamic axis has this size is checked in every step.
 
+    Labels have no axis "F" to remove: that changes nothing.
+
     If the feature axis is removed, the last remaining static axis becomes the feature axis.
     Lengths: unchanged.
 
@@ -138,7 +140,8 @@ class SqueezeLayer(ConcatInputLayer, Planned[SqueezePlan]):
             removed = [a for a, d in enumerate(data.dims) if d.size == 1]
         else:
             none = isinstance(self.axis, (str, Dim)) and not ctx.has_axis(data, self.axis)
-            if none and not self.allow_no_op:
+            of_labels = data.sparse and isinstance(self.axis, str) and self.axis.lower() in ("f", "feature")
+            if none and not self.allow_no_op and not of_labels:
                 raise ctx.error("%s has no axis %r. Set allow_no_op if that is intended." % (data, self.axis))
             removed = [] if none else ctx.axes(data, self.axis)
         template_before = data

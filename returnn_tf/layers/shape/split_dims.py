@@ -60,6 +60,9 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
         axis = ctx.axis(data, self.axis)
         dim = data.dims[axis]
         given = list(self.dims)
+        sizes = [d for d in given if isinstance(d, int)]
+        if dim.is_batch and len(sizes) == len(given) and sorted(sizes) == [-1] + [1] * (len(sizes) - 1):
+            given = [dim if d == -1 else d for d in sizes]  # what remains is the batch axis itself
         if dim.is_batch != any(isinstance(d, Dim) and d.is_batch for d in given):
             raise ctx.error(
                 "dims %s: the batch axis, and no other one, is split into batch_dim and others." % _show(given)
@@ -74,7 +77,7 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
             elif i != open_part:
                 known *= (part.size or 0) if isinstance(part, Dim) else part
         rest = self._rest_dim(ctx, dim, known, None if open_part is None and not known_dims else known_dims)
-        parts = [self._part(ctx, dim, i, rest if i == open_part else None) for i in range(len(given))]
+        parts = [self._part(ctx, dim, part, i, rest if i == open_part else None) for i, part in enumerate(given)]
         out = self._out(data, axis, parts, open_part)
         return SplitDimsPlan(out, axis=axis, open_part=open_part, known=known, rest=rest)
 
@@ -114,12 +117,12 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
             dim = dim.div_left(part) if not part.is_batch else dim
         return dim.as_kind(DimKind.SPATIAL).ceildiv_right(known) if dim.is_batch else dim.ceildiv_right(known)
 
-    def _part(self, ctx: PlanContext, old: Dim, index: int, rest: Optional[Dim]) -> Dim:
+    def _part(self, ctx: PlanContext, old: Dim, given: Any, index: int, rest: Optional[Dim]) -> Dim:
         """Return the dim of a part.
 
+        :param given: the size or dim in the option
         :param rest: what remains of the axis, for the open part; None for others
         """
-        given = self.dims[index]
         if isinstance(given, Dim) and rest is None:
             return given
         name = "%s_split_dims%d" % (self.node.path.rpartition("/")[2], index)

@@ -21,7 +21,7 @@ class ConcatInputLayer(Layer):
     """Options of layers with one, possibly concatenated, input."""
 
     in_dim: Optional[Dim] = option(None, help="axis to use as the feature axis of the source")
-    dropout: float = option(0.0, check=dropout_rate, help="dropout on the input in training")
+    dropout: Optional[float] = option(0.0, check=dropout_rate, help="dropout on the input in training; None: none")
     dropout_axis: Optional[Axes] = option(
         None, help="axes with own dropout masks (default: all static axes)", needs="dropout"
     )

@@ -34,6 +34,9 @@ class RecurrentHighway(Cell):
         dropout: float = option(
             0.0, help="dropout on the state before the matrices, one mask for all frames and depths", check=drop_rate
         )
+        dropout_seed: Optional[int] = option(
+            None, help="seed of the mask", inert="masks are drawn from the random seed of the config"
+        )
         transform_bias: Optional[float] = option(
             None, help="initial bias of the transform gate t; negative values keep the state"
         )

@@ -64,10 +64,9 @@ def _cut_exactly(
 ) -> Any:
     """Crop or zero-pad all axes to `transposed_length`; half of what is cut is cut at the front."""
     for i, (n, k, s, p) in enumerate(zip(lengths, size, strides, extra)):
-        wanted = tf.maximum(transposed_length(n, k, s, padding, p), 0)
-        left = max((n - 1) * s + k - wanted, 0) // 2 if isinstance(n, int) else None
-        if left is None:
-            left = tf.maximum((n - 1) * s + k - wanted, 0) // 2
+        most = max if isinstance(n, int) else tf.maximum
+        wanted = most(transposed_length(n, k, s, padding, p), 0)
+        left = most((n - 1) * s + k - wanted, 0) // 2
         pads = [(0, 0)] * y.shape.rank
         pads[i + 1] = (0, tf.maximum(left + wanted - size_of(y, i + 1), 0))
         y = tf.pad(y, pads)

@@ -1,0 +1,122 @@
+"""Forms of layers that programs write rather than people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from returnn_tf.tensor import FeatureDim
+from tests.layers.nets import LENS, fails, feed, net_of, run, template
+
+
+def _frames(x: Any) -> Any:
+    return np.concatenate([x[b, :n] for b, n in enumerate(LENS)])
+
+
+@pytest.mark.parametrize("init", [0.0, 2.0])
+@pytest.mark.parametrize("train", [False, True])
+def test_batch_norm_of_layers_as_parameters(init: float, train: bool) -> None:
+    """Outside of training they are used, in training they move towards those of the batch."""
+    dim = FeatureDim("feat", 3)
+    layer: dict[str, Any] = {
+        "class": "batch_norm", "from": "data", "use_std": False, "use_shift": False, "param_version": 2,
+        "masked_time": True, "reuse_params": {"map": {
+            "batch_norm/v2_mean": {"layer_output": "mean"}, "batch_norm/v2_variance": {"layer_output": "var"}}},
+    }  # fmt: skip
+    variable = {"class": "variable", "shape": [dim], "param_name": "param", "trainable": False}
+    network = {
+        "mean": {**variable, "init": init},
+        "var": {**variable, "init": 1.0},
+        "output": layer,
+    }
+    net = net_of(network, train=train, extern_data={"data": {"feature_dim": dim, "dim": 3}})
+    data = {key: value for key, value in feed().items() if key.startswith("data")}
+    result = net.run(data)
+    x = _frames(data["data"]).astype("float64")
+    mean, variance = (x.mean(0), x.var(0)) if train else (init, 1.0)
+    expected = (x - mean) / np.sqrt(variance + 1e-3)
+    np.testing.assert_allclose(_frames(result.layers["output"].value), expected, atol=1e-4)
+    after = net.get_param_values()
+    assert sorted(after) == ["mean/param", "var/param"]
+    share = 0.1 if train else 0.0
+    np.testing.assert_allclose(after["mean/param"], init + share * (x.mean(0) - init), rtol=1e-4)
+    np.testing.assert_allclose(after["var/param"], 1.0 + share * (x.var(0) - 1.0), rtol=1e-4)
+
+
+def test_dropout_none_is_no_dropout() -> None:
+    network = {"output": {"class": "copy", "from": "data", "dropout": None}}
+    arrays = feed()
+    result = net_of(network, train=True).run(arrays)
+    np.testing.assert_array_equal(result.layers["output"].value, arrays["data"])
+
+
+@pytest.mark.parametrize(
+    "opts, slope",
+    [({}, [0.0, 2.0]), ({"use_fake_grad": False}, [0.0, 2.0]), ({"use_fake_grad": True}, [1e7, 2.0])],
+)
+def test_safe_log_with_the_gradient_of_log(opts: Any, slope: Any) -> None:
+    """use_fake_grad: the gradient is that of the log at eps, where the value is clipped."""
+    network = {
+        "v": {"class": "variable", "shape": [2], "init": np.array([-3.0, 0.5], "float32")},
+        "log": {"class": "activation", "activation": "safe_log", "opts": {"eps": 1e-7, **opts}, "from": "v"},
+        "output": {"class": "copy", "from": "log", "loss": "as_is"},
+    }
+    result = net_of(network, train=True).run({}, with_grad=True)
+    np.testing.assert_allclose(result.layers["output"].value, np.log([1e-7, 0.5]), rtol=1e-5)
+    (gradient,) = result.grads.values()
+    np.testing.assert_allclose(gradient, slope, rtol=1e-5)
+
+
+@pytest.mark.parametrize("axis", ["F", "feature"])
+def test_squeeze_of_an_axis_that_labels_lack(axis: str) -> None:
+    extern_data = {"data": {"dim": 7}, "classes": {"dim": 5, "sparse": True}}
+    network = {"output": {"class": "squeeze", "axis": axis, "from": "data:classes"}}
+    assert template(network, extern_data=extern_data).axis_kinds == ("B", "T")
+    fails({"class": "squeeze", "axis": "stag:other", "from": "data"}, "has no axis 'stag:other'. Set allow_no_op")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_names_of_the_axes_of_an_array(index: int) -> None:
+    array = np.arange(15, dtype="float32").reshape(3, 5)
+    network = {
+        "w": {"class": "constant", "value": array},
+        "output": {"class": "reduce", "mode": "sum", "from": "w", "axis": "stag:w_const:static:%d" % index},
+    }
+    np.testing.assert_allclose(run(network)["output"].value, array.sum(index))
+
+
+@pytest.mark.parametrize("dims, axes", [((1, -1), "SBTF"), ((-1, 1), "BSTF"), ((1, -1, 1), "SBSTF")])
+def test_split_dims_of_the_batch_with_ones(dims: Any, axes: str) -> None:
+    arrays, network = feed(), {"output": {"class": "split_dims", "from": "data", "axis": "B", "dims": dims}}
+    assert "".join(template(network).axis_kinds) == axes
+    result = run(network, arrays)["output"]  # results are given with the batch first
+    expected = arrays["data"].reshape(3, *[1] * (len(dims) - 1), *arrays["data"].shape[1:])
+    np.testing.assert_array_equal(result.value, expected)
+
+
+def test_split_dims_of_the_batch_without_the_batch() -> None:
+    fails({"class": "split_dims", "from": "data", "axis": "B", "dims": (2, -1)}, "is split into batch_dim and others")
+
+
+@pytest.mark.parametrize("size, strides", [((1, 12), (1, 12)), ((2, 2), (2, 2)), ((3, 2), (1, 2))])
+def test_transposed_conv_in_two_dims_with_exact_padding(size: Any, strides: Any) -> None:
+    network = {
+        "x": {"class": "split_dims", "from": "data", "axis": "T", "dims": [-1, 1]},
+        "output": {
+            "class": "transposed_conv", "from": "x", "activation": None, "n_out": 2, "filter_size": size,
+            "strides": strides, "padding": "valid", "in_spatial_dims": ["T", "stag:x_split_dims1"],
+            "output_padding": (0, 0), "remove_padding": (0, 0),
+        },
+    }  # fmt: skip
+    net = net_of(network)
+    arrays = feed()
+    result = net.run(arrays).layers["output"].value
+    w = net.get_param_values()["output/W_native_transposed_conv"]
+    x = arrays["data"]
+    expected = np.zeros([3, (x.shape[1] - 1) * strides[0] + size[0], size[1], 2])
+    for t in range(x.shape[1]):
+        at = t * strides[0]
+        expected[:, at : at + size[0]] += np.einsum("bc,ijoc->bijo", x[:, t], w)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
