@@ -255,7 +255,7 @@ class EmitContext(Lengths):
             if not same or provider.dims != provider.node.output.dims:
                 return None
             provider = params[0]
-        return self.lowering.variables.get(str(getattr(provider, "name", "")))
+        return self.lowering.params.variables.get(str(getattr(provider, "name", "")))
 
     def update(self, func: Callable[[], Any]) -> None:
         """Schedule a side effect to run once after the outputs of this step are computed, e.g. running means."""
