@@ -18,7 +18,7 @@ import numpy as np
 
 import returnn_tf
 from returnn_tf.native import lstm_ops, native_lstm
-from returnn_tf.ops.cells.lstm_loop import lstm_loop
+from returnn_tf.ops.cells.lstm import lstm_loop
 from returnn_tf.ops.cells.time_axis import frame_mask, zero_padding
 from returnn_tf.util.lazy_tf import tf
 

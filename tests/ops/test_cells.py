@@ -5,7 +5,7 @@ import pytest
 
 from returnn_tf.config import ConfigError
 from returnn_tf.ops.cells import run_cell, unit_class
-from returnn_tf.ops.cells.lstm_loop import lstm_loop
+from returnn_tf.ops.cells.lstm import lstm_loop
 from returnn_tf.util.lazy_tf import tf
 from tests.ops import numpy_cells
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
 from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State, drop_rate, dropout
-from returnn_tf.ops.cells.lstm_loop import lstm_loop
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -142,3 +142,101 @@ class LowMemoryLstm(LstmCell):
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
         """Return the recurrent weights; see `LstmCell.recurrent_weights`."""
         return params["W"][self.in_dim :]
+
+
+def lstm_loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Run the formula of `LstmCell` over all frames, with a hand-written gradient.
+
+    The automatic gradient of a `tf.while_loop` adds up the gradient of the recurrent weights in every frame and stores
+    every intermediate result. Here the forward loop stores the gates, the backward loop only computes the gradient of
+    the pre-activations, and the gradient of the weights is a single matrix product after it: a training step takes 15
+    to 35 % less time on CPU (``bench/step_overhead.py --kernels``).
+
+    There is no mask: frames after the end of a sequence are computed like all others, and the caller must not use them
+    (then no gradient comes from there either).
+
+    :param z: projected input, with bias [time, batch, 4 n]
+    :param w_re: recurrent weights [n, 4 n]
+    :param c0: initial cell state [batch, n]
+    :param h0: initial output [batch, n]
+    :return: c and h [time + 1, batch, n], where entry 0 is the initial state
+    """
+    n = w_re.shape[0]
+
+    @custom_gradient
+    def loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
+        c_array, h_array, j_array, ifo_array = _forward(z, w_re, c0, h0, n)
+        c_all, h_all = c_array.stack(), h_array.stack()
+
+        def gradient(dc_all: tf.Tensor, dh_all: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            dz, dc0, dh0 = _backward(c_array, j_array, ifo_array, w_re, dc_all, dh_all, n)
+            h_before = tf.reshape(h_all[:-1], [-1, n])
+            dw_re = tf.matmul(h_before, tf.reshape(dz, [-1, 4 * n]), transpose_a=True)
+            return dz, dw_re, dc0, dh0
+
+        return (c_all, h_all), gradient
+
+    c_all, h_all = loop(z, w_re, c0, h0)
+    c_all.set_shape([None, z.shape[1], n])
+    h_all.set_shape([None, z.shape[1], n])
+    return c_all, h_all
+
+
+def _array(dtype: tf.DType, size: tf.Tensor, width: int) -> tf.TensorArray:
+    return tf.TensorArray(dtype, size, element_shape=[None, width], clear_after_read=False)
+
+
+def _forward(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor, n: int) -> tuple[tf.TensorArray, ...]:
+    n_frames = tf.shape(z)[0]
+    inputs = _array(z.dtype, n_frames, 4 * n).unstack(z)
+
+    def step(t, c, h, c_array, h_array, j_array, ifo_array):  # type: ignore[no-untyped-def]
+        j, ifo = tf.split(inputs.read(t) + tf.matmul(h, w_re), [n, 3 * n], axis=1)
+        j, ifo = tf.tanh(j), tf.sigmoid(ifo)
+        i, f, o = tf.split(ifo, 3, axis=1)
+        c = f * c + i * j
+        h = o * tf.tanh(c)
+        arrays = c_array.write(t + 1, c), h_array.write(t + 1, h), j_array.write(t, j), ifo_array.write(t, ifo)
+        return (t + 1, c, h) + arrays
+
+    arrays = (
+        _array(z.dtype, n_frames + 1, n).write(0, c0),
+        _array(z.dtype, n_frames + 1, n).write(0, h0),
+        _array(z.dtype, n_frames, n),
+        _array(z.dtype, n_frames, 3 * n),
+    )
+    _, _, _, *results = tf.while_loop(lambda t, *_: t < n_frames, step, (0, c0, h0) + arrays, parallel_iterations=1)
+    return tuple(results)
+
+
+def _backward(  # type: ignore[no-untyped-def]
+    c_array, j_array, ifo_array, w_re: tf.Tensor, dc_all: tf.Tensor, dh_all: tf.Tensor, n: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Compute gradients of z [time, batch, 4 n], c0 and h0 [batch, n] from those of all states [time + 1, batch, n]."""
+    dtype = w_re.dtype
+    n_frames = tf.shape(dh_all)[0] - 1
+    dc_array = _array(dtype, n_frames + 1, n).unstack(dc_all)
+    dh_array = _array(dtype, n_frames + 1, n).unstack(dh_all)
+    w_re_transposed = tf.transpose(w_re)
+
+    def step(t, c, dc, dh, dz_array):  # type: ignore[no-untyped-def]
+        """Step back over frame ``t``; ``c, dc, dh`` belong to the state after it."""
+        j, ifo, c_before = j_array.read(t), ifo_array.read(t), c_array.read(t)
+        i, f, o = tf.split(ifo, 3, axis=1)
+        tanh_c = tf.tanh(c)
+        dc = dc + tf.raw_ops.TanhGrad(y=tanh_c, dy=dh * o)
+        dj = tf.raw_ops.TanhGrad(y=j, dy=dc * i)
+        difo = tf.raw_ops.SigmoidGrad(y=ifo, dy=tf.concat([dc * j, dc * c_before, dh * tanh_c], axis=1))
+        dz = tf.concat([dj, difo], axis=1)
+        dc_before = dc_array.read(t) + dc * f
+        dh_before = dh_array.read(t) + tf.matmul(dz, w_re_transposed)
+        # Entry 0 stays empty, such that the array can be stacked without any frame.
+        return t - 1, c_before, dc_before, dh_before, dz_array.write(t + 1, dz)
+
+    c, dc, dh = c_array.read(n_frames), dc_array.read(n_frames), dh_array.read(n_frames)
+    dz_array = _array(dtype, n_frames + 1, 4 * n).write(0, tf.zeros([tf.shape(c)[0], 4 * n], dtype))
+    init = (n_frames - 1, c, dc, dh, dz_array)
+    _, _, dc0, dh0, dz_array = tf.while_loop(lambda t, *_: t >= 0, step, init, parallel_iterations=1)
+    dz = dz_array.stack()[1:]
+    dz.set_shape([None, None, 4 * n])
+    return dz, dc0, dh0
