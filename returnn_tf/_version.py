@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: What `git describe --long --dirty` prints for a tag of a release: v1.2.3-N-gHASH, with -dirty for changed files.
 _DESCRIBED = re.compile(r"v(?P<release>\d+\.\d+\.)(?P<patch>\d+)-(?P<commits>\d+)-(?P<commit>g\w+)(?P<dirty>-dirty)?")
