@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from returnn_tf.config.errors import ConfigError, DimError, LoopError, SourceError, SparseError
 from returnn_tf.config.option_types import fits_type
 from returnn_tf.config.options import axis_size, log_inert
 from returnn_tf.graph.carried_state import KeptSpec
@@ -15,28 +16,87 @@ from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.init_names import LayerInExpression
 from returnn_tf.graph.params.reuse import OpenParam, ReuseLevel
-from returnn_tf.graph.plan_axes import PlannedAxes
 from returnn_tf.graph.registry import LOSSES
 from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow
 from returnn_tf.ops.initializers import get_initializer
-from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
+from returnn_tf.tensor.axes import axes_of
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
 
 
-class PlanContext(PlannedAxes):
+class PlanContext:
     """The context passed to `Layer.template`."""
 
     def __init__(self, node: Node, planner: NetworkPlanner) -> None:
-        super().__init__(node, planner)
+        self.node = node
+        self.planner = planner
+        self.semantics = planner.semantics
+        self.behavior_version = planner.semantics.behavior_version
+        self.float_dtype = planner.semantics.float_dtype
         self.search = planner.search
         self.in_step = planner.in_step
         self.loop_dim = planner.loop_dim
 
+    def error(self, message: str) -> ConfigError:
+        """Return an error to raise; the compiler prepends layer path, class and sources."""
+        return DimError(message)
+
     def log_inert(self, name: str, reason: str) -> None:
         """Log once that an option of the layer has no effect."""
         log_inert("Layer %r (class %r)" % (self.node.path, self.node.layer.class_name), name, reason)
+
+    # --- axes of the sources ---
+
+    def axis(self, data: Data, desc: AxisDesc) -> int:
+        """Return the index of the one axis that matches."""
+        return resolve_axis(data, desc, behavior_version=self.behavior_version, names=self.planner.dims.names)
+
+    def axes(self, data: Data, desc: Any) -> list[int]:
+        """Return the indices of all axes that match; each name must match, except those of groups and "T?"."""
+        return resolve_axes(data, desc, behavior_version=self.behavior_version, names=self.planner.dims.names)
+
+    def has_axis(self, data: Data, desc: AxisDesc) -> bool:
+        """Return whether a known name or a dim means an axis."""
+        if isinstance(desc, Dim):
+            return bool(axes_of(data, desc))
+        try:
+            return bool(self.axes(data, desc))
+        except ConfigError:
+            return False
+
+    def single_source(self) -> Data:
+        """Return the template of the only source."""
+        if len(self.node.sources) != 1:
+            raise SourceError("needs exactly one source in 'from', got %d." % len(self.node.sources))
+        return self.node.sources[0].output
+
+    def need_feature(self, data: Data, what: str = "the source") -> Dim:
+        """Return the feature dim; raise an error if there is none or if the data is sparse."""
+        if data.sparse_dim is not None:
+            raise SparseError(
+                "%s is sparse (label indices of %s), but dense features are needed. Embed it by a linear layer first, "
+                "or make it one-hot." % (what, data.sparse_dim),
+            )
+        dim = data.feature_dim
+        if data.unknown:
+            raise LoopError(
+                "the shape of %s follows from itself in a loop. Give that layer n_out or initial_output." % what,
+            )
+        if dim is None:
+            raise self.error(
+                "%s %s has no feature axis. Add one by expand_dims, or mark one by reinterpret_data." % (what, data)
+            )
+        return dim
+
+    def need_static(self, dim: Dim, what: str) -> int:
+        """Return the static size of a dim."""
+        if dim.size is None:
+            merged = " Were frames merged into it, e.g. by merge_dims of T and F?"
+            merged = merged if dim.kind is DimKind.FEATURE else ""
+            raise self.error("%s must have a static size, but %s is dynamic.%s" % (what, dim, merged))
+        return dim.size
 
     # --- dims ---
 
