@@ -7,7 +7,6 @@ import html
 from collections.abc import Iterator, Sequence, Set
 from typing import Optional
 
-from returnn_tf.compiler.planning.visible import visible_deps
 from returnn_tf.graph.layer import Node
 
 _CHAR, _LINE, _PAD, _GAP_X, _GAP_Y = 6.2, 14.0, 8.0, 18.0, 34.0
@@ -52,7 +51,7 @@ def draw_layers(nodes: Sequence[Node], with_loss: Set[Node]) -> str:
     :param with_loss: those that are marked
     """
     root = _group_by_path(nodes, with_loss)
-    edges = [(dep, node) for node in nodes for dep in visible_deps(node)]
+    edges = [(dep, node) for node in nodes for dep in _visible_deps(node)]
     _layout(root, edges)
     _make_absolute(root, 0.0, 0.0)
     boxes = {box.node: box for box in _walk(root) if box.node is not None}
@@ -71,6 +70,24 @@ def draw_layers(nodes: Sequence[Node], with_loss: Set[Node]) -> str:
         '<path d="M0,0 L8,4 L0,8 z" style="fill:#567;stroke:none;marker-end:none"/></marker></defs>\n%s\n</svg>\n'
         % (root.width, root.height, root.width, root.height, _STYLE, "\n".join(parts))
     )
+
+
+def _visible_deps(node: Node) -> list[Node]:
+    """Return the layers that a layer needs, looking through the nodes that connect a loop with the outside."""
+    found: list[Node] = []
+    todo = list(node.deps)
+    seen: set[Node] = set()
+    while todo:
+        dep = todo.pop(0)
+        if dep in seen:
+            continue
+        seen.add(dep)
+        if not dep.layer.is_connector:
+            found.append(dep)
+        else:
+            of = dep.layer.of
+            todo += [of] if isinstance(of, Node) else dep.sources
+    return found
 
 
 def _group_by_path(nodes: Sequence[Node], with_loss: Set[Node]) -> _Box:
