@@ -23,6 +23,11 @@ def run_loop(go_on: Callable[..., Any], body: Callable[..., Any], start: Sequenc
     return tf.while_loop(go_on, body, tuple(start), maximum_iterations=limit)
 
 
+#: A loop that ends by itself may have a limit far beyond its steps, such as 2**31 - 1. Above this one its arrays grow
+#: with the steps, since TensorFlow ends the process where it can't allocate all entries at once.
+_MOST_RESERVED = 10_000
+
+
 class StackedResult:
     """What a loop writes in each step, in one array that is stacked at its end.
 
@@ -35,7 +40,10 @@ class StackedResult:
     def __init__(self, dtype: tf.DType, sizes: list[Any], limit: Any, *, is_full: bool) -> None:
         self._sizes, self._is_full = sizes, is_full
         #: To be written in each step at the index of the step.
-        self.array = tf.TensorArray(dtype, size=limit, element_shape=[_static(size) for size in sizes])
+        # Growing costs time in the backward pass, and XLA and ONNX have no arrays that grow.
+        grows = not is_full and not in_portable_ops() and (_static(limit) or 0) > _MOST_RESERVED
+        size = _MOST_RESERVED if grows else limit
+        self.array = tf.TensorArray(dtype, size=size, dynamic_size=grows, element_shape=[_static(n) for n in sizes])
 
     def all_steps(self, array: Any, count: Any) -> Any:
         """Return the written values.
