@@ -42,7 +42,7 @@ class ForXla:
 
 
 def _reason(message: str) -> str:
-    """Return what XLA says, without the traceback of the op, and the name of the op."""
+    """Return the message of XLA without the traceback of the op, and the name of the op."""
     first = message.strip().splitlines()[0]
     unknown = re.search(r"on XLA_\w+: (\w+)", first)
     reason = "it has no kernel of %s" % unknown.group(1) if unknown else first.split("[[{{")[0].rstrip(" .:")

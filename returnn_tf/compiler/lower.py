@@ -35,7 +35,7 @@ class Lowered:
     :param errors: error by layer path
     :param counts: float scalar by layer path: the number of frames or sequences that reports divide loss and error by
     :param objective: scaled losses without constraints; None if there is no loss
-    :param constraints: scalar; 0 if there are none
+    :param constraints: scalar; 0 without constraints
     :param updates: functions to call once after the outputs, e.g. running means
     """
 
@@ -57,7 +57,7 @@ class Lowered:
 
     @property
     def sinks(self) -> dict[str, dict[str, Any]]:
-        """Return what layers with a sink pass on after the step, by path."""
+        """Return the values that layers with a sink pass on after the step, by path."""
         return self.lowering.after_step.sink_values
 
     @property

@@ -120,7 +120,7 @@ class _Network:
         }
 
     def _place(self, node: Node) -> Optional[_Place]:
-        """Return where a layer of a loop is computed; None outside of all loops."""
+        """Return the loop and the zone of a layer; None outside of all loops."""
         if node in self._in_step:
             return _Place(self._in_step[node], "step")
         around = [path for path in self._iterating if node.path.startswith(path + "/")]

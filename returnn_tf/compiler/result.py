@@ -39,7 +39,7 @@ class LayerResult:
 
 
 def layer_result(data: Data, value: Any, lens: Mapping[str, Any], scores: Optional[Any]) -> LayerResult:
-    """Return what a layer computed, as numpy values with the batch axis first.
+    """Return the output of a layer as numpy values with the batch axis first.
 
     :param value: the tensor, its axes as in ``data``
     :param lens: lengths by axis of the tensor, as text

@@ -1,4 +1,4 @@
-"""The value at the end of each sequence of a block of frames, to go on with in the next block."""
+"""The value at the end of each sequence of a block of frames, from which the next block resumes."""
 
 from __future__ import annotations
 

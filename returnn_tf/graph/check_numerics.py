@@ -14,7 +14,7 @@ OUTPUTS, ALL = "outputs", "all"
 
 
 def option(config: Config) -> str:
-    """Return what the config wants checked: ``ALL``, ``OUTPUTS``, or "" for nothing."""
+    """Return the choice of the config: ``ALL``, ``OUTPUTS``, or "" for no checks."""
     if NetworkSettings(config).debug_add_check_numerics_ops:
         return ALL
     return OUTPUTS if NetworkSettings(config).debug_add_check_numerics_on_output else ""

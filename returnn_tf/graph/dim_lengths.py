@@ -14,7 +14,7 @@ from returnn_tf.util.lazy_tf import tf
 class DimLengths:
     """The lengths of dims, computed once per graph.
 
-    :param batch_size: the size of batch dims without a size of their own
+    :param batch_size: the size of batch dims that have no entry in ``sizes``
     :param lens: lengths that were set: int32 [batch] or a scalar
     :param derived_lens: those computed from the expressions of dims
     :param sizes: of padded axes

@@ -239,7 +239,7 @@ class EmitContext:
         self.lowering.loop.next_states[self.node, key] = value
 
     def kept(self, key: str) -> Any:
-        """Return what was kept after the last batch, see `PlanContext.keep`; zeros in the first one."""
+        """Return the value kept after the last batch, see `PlanContext.keep`; zeros in the first one."""
         return self.kept_of(self.node.kept[key])
 
     def keep(self, key: str, value: Any) -> None:
@@ -247,14 +247,14 @@ class EmitContext:
         self.keep_of(self.node.kept[key], value)
 
     def kept_of(self, spec: KeptSpec) -> Any:
-        """Return what was kept; see `kept`."""
+        """Return the value kept after the last batch, by its specification."""
         sizes = [0 if dim.is_dynamic else self.size(dim) for dim in spec.data.dims]  # an axis that grows begins with 0
         first = tf.zeros(sizes, spec.data.dtype)
         first.set_shape(spec.variable_shape)
         return self.lowering.carried.read(spec, first)
 
     def keep_of(self, spec: KeptSpec, value: Any) -> None:
-        """Keep a value for the next batch."""
+        """Keep a value for the next batch, by its specification."""
         carried = self.lowering.carried
         if self.continues:
             carried.write(spec, value)  # an output of the graph
@@ -321,7 +321,7 @@ class EmitContext:
         return known[provider]
 
     def _readable(self, provider: Any) -> Any:
-        """Return what a function of the config sees of a parameter: the variable if it is one."""
+        """Return a parameter as functions of the config see it: as a variable if it is one, else as a tensor."""
         is_variable = isinstance(provider, ParamSpec)
         return self.lowering.params.variables[provider.name] if is_variable else self._plain(provider)
 
@@ -423,7 +423,7 @@ class EmitContext:
         self.lowering.values.set_aux(node, aux, value)
 
     def aux(self, node: Node, aux: Aux[T]) -> Optional[T]:
-        """Return what `set_aux` stored, or None."""
+        """Return the auxiliary value of a node stored by `set_aux`, or None."""
         value: Optional[T] = self.lowering.values.aux.get(node, {}).get(aux)
         return value
 

@@ -33,7 +33,7 @@ class FramePackings:
         return dataclasses.replace(self, by_dim=dict(self.by_dim), frames=dict(self.frames))
 
     def of(self, node: Node, dims: DimLengths) -> Optional[FramePacking]:
-        """Return how the frames of a layer are packed; None if it is computed for all frames."""
+        """Return the packing of the frames of a layer; None if it is computed for all frames."""
         if node not in self.nodes:
             return None
         dim = node.output.dims[1]

@@ -19,7 +19,7 @@ def recurrent_node(node: Node) -> Node:
 
 
 def hidden_state_of(node: Node) -> Optional[HiddenState]:
-    """Return the hidden state that a planned layer has or forwards; None if there is none."""
+    """Return the hidden state that a planned layer has or forwards, or None."""
     return recurrent_node(node).hidden_state
 
 

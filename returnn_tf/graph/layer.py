@@ -396,7 +396,7 @@ class Layer(Sealable):
         return 0
 
     def same_labels(self) -> Iterator[SameLabels]:
-        """Return which axes have the same labels, by what the layer computes; once it is planned."""
+        """Return the axes that have the same labels by the formula of the layer, once it is planned."""
         return iter(())
 
     def gives_initial_output(self) -> bool:
@@ -425,7 +425,7 @@ class Layer(Sealable):
 
     @property
     def initializer(self) -> Any:
-        """Return what initialises a variable with the value of this layer; None if the value is no constant."""
+        """Return the initialiser of a variable with the value of this layer; None if the value is no constant."""
         return None
 
     @property
@@ -472,7 +472,7 @@ class Layer(Sealable):
         return False
 
     def remark(self) -> str:
-        """Return what is probably wrong although it can be computed, once it is planned; "" if nothing is."""
+        """Return a warning of a probable mistake that does not prevent the computation, once it is planned, or ""."""
         return ""
 
     def _refusal(self, name: str) -> str:

@@ -265,7 +265,7 @@ class LossNode:
 
 
 def sparse_hint(ctx: LossPlanContext) -> str:
-    """Return how to declare a data key that is a target without labels, to append to an error; "" for a layer."""
+    """Return a hint on the declaration of a data key that is a target without labels, for an error; "" for a layer."""
     target, key = ctx.target, ctx.target_node.extern_key if ctx.target_node is not None else None
     if target is None or key is None or target.sparse:
         return ""

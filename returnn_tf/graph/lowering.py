@@ -70,7 +70,7 @@ class LoopStep:
     :param inputs: what the loop passes in
     :param next_states: the new values of states
     :param owners_of_state: by node of ``prev:``, the layer whose hidden state of the step before it stands for
-    :param continues: whether the loop goes on where the last block of frames ended, see `CarriedValues`
+    :param continues: whether the loop resumes where the last block of frames ended, see `CarriedValues`
     :param ended: without a search: bool [batch], the sequences that ended before this step; None if none can end
     """
 
@@ -130,7 +130,7 @@ class AfterStep:
     sink_values: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def child(self) -> AfterStep:
-        """Return that of the body of a loop: updates of its own, which the loop must deal with, and shared losses."""
+        """Return the record for the body of a loop: losses are shared; the loop must handle its updates."""
         return dataclasses.replace(self, updates=[], sink_values=dict(self.sink_values))
 
 

@@ -73,7 +73,7 @@ class PlanContext:
         return self.node.sources[0].output
 
     def need_feature(self, data: Data, what: str = "the source") -> Dim:
-        """Return the feature dim; raise an error if there is none or if the data is sparse."""
+        """Return the feature dim; raise an error if it is absent or if the data is sparse."""
         if data.sparse_dim is not None:
             raise SparseError(
                 "%s is sparse (label indices of %s), but dense features are needed. Embed it by a linear layer first, "

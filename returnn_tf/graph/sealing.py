@@ -48,7 +48,7 @@ class Sealable:
 
 @functools.cache
 def default_factories(cls: Any) -> list[tuple[str, Callable[[], Any]]]:
-    """Return the fields of a dataclass of which each object has a default of its own: lists and dicts.
+    """Return the fields of a dataclass with a factory for their default, such as lists and dicts.
 
     All other defaults are attributes of the class. Objects that only take these and the values given are made faster
     than by assigning each field through the check of `Sealable`.

@@ -25,7 +25,7 @@ class UserViews:
     names: Sequence[str] = ("tf",)
 
     def values(self, seed: Callable[[str], Any]) -> dict[str, Any]:
-        """Return what the `names` stand for.
+        """Return the values of the `names`.
 
         :param seed: gives the seed of a random op of the layer by name
         """
@@ -89,5 +89,5 @@ class NoView:
 
 @functools.cache
 def user_views() -> UserViews:
-    """Return what makes the views: that of a room, if there is one."""
+    """Return the factory of the views: that of a room, or the default one."""
     return of_rooms("returnn_tf.views", UserViews())

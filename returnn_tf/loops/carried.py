@@ -1,7 +1,7 @@
 """The values that a loop carries from step to step: those of ``prev:``, and the states of layers.
 
-What layers declare to keep from batch to batch goes on beyond the loop, and in a graph that computes sequences block by
-block all of it does. Such values stay as they are after the end of a sequence.
+The states that layers keep from batch to batch outlive the loop, and in a graph that computes sequences block by block
+all carried values do. Such values stay as they are after the end of a sequence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def state_keys(nodes: Iterable[Node]) -> list[tuple[Node, str]]:
 
 
 def first_values(prevs: Iterable[PreviousValue], keys: Iterable[tuple[Node, str]], ctx: EmitContext) -> dict[Any, Any]:
-    """Return what the first step reads: the values of ``prev:`` by their nodes, and states by their keys.
+    """Return the values for the first step: those of ``prev:`` by their nodes, and states by their keys.
 
     :param keys: see `state_keys`
     :param ctx: of the node that runs the loop
@@ -111,7 +111,7 @@ class CarriedValues:
 
     @property
     def keys(self) -> list[Any]:
-        """Return where a step reads them, in their order."""
+        """Return the keys by which a step reads the values, in their order."""
         return [value.key for value in self._carried]
 
     def first(self, inner: EmitContext) -> list[Any]:
@@ -128,7 +128,7 @@ class CarriedValues:
         return found
 
     def after_step(self, step: StepEmitter, lens: Optional[Any]) -> list[Any]:
-        """Return what the next step reads.
+        """Return the values for the next step.
 
         :param lens: int32 [batch] or scalar: the number of steps if it is known before the loop
         """
@@ -143,7 +143,7 @@ class CarriedValues:
         return tf.where(goes_on, step.carried(of.key), lowering.loop.inputs[of.key])
 
     def keep(self, last: Sequence[Any], lens: Any) -> None:
-        """Keep what goes on beyond the loop; after a search, the states of the best hypothesis.
+        """Keep the values that outlive the loop; after a search, the states of the best hypothesis.
 
         :param last: the values after the last step
         :param lens: int32 [batch] or scalar: the number of steps of each sequence

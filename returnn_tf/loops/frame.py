@@ -156,7 +156,7 @@ class LoopFrame:
         return search
 
     def _results(self) -> list[StackedResult]:
-        """Return what each step writes: values of layers and, in search, the entries that hypotheses continue."""
+        """Return the results to stack: values of layers and, in search, the entries that hypotheses continue."""
         loop, is_full = self._loop, self._loop.ending.end is None
         kinds = [(n.output.dtype, sizes_before(self._ctx.lowering, n.output, loop.beam_size)) for n in self._written]
         kinds += [] if loop.search is None else [("int32", [self._batch, loop.beam_size])]

@@ -141,9 +141,9 @@ def resize_beam(lowering: Lowering, before: int, after: int, batch: Any) -> None
 
 
 def after_step(ended: Any, lens: Any, end: Any, include_eos: bool) -> tuple[Any, Any]:
-    """Return which hypotheses have ended after a step, bool [batch * beam], and their lengths, int32.
+    """Return the mask of hypotheses that have ended after a step, bool [batch * beam], and their lengths, int32.
 
-    :param ended: which had ended before it
+    :param ended: the mask before it
     :param lens: before it
     :param end: the value of the layer "end" in the step
     :param include_eos: whether the step in which it becomes true counts
@@ -171,7 +171,7 @@ def normalized(scores: Any, counts: Any, exponent: float) -> Any:
 
 
 def with_early_stop(loop: LoopPlan, hyps: Hypotheses, ended: Any, lens: Any, end: Any, limit: Any) -> Any:
-    """Return which hypotheses end in a step: if a sequence is done, all of them.
+    """Return the mask of hypotheses that end in a step: if a sequence is done, all of them.
 
     Scores only fall. So the best that a hypothesis can reach is its score now; with length normalization, that score
     in the last step possible.

@@ -193,7 +193,7 @@ class ShiftLayer(Layer):
         return tf.concat([first, rest], axis=axis)
 
     def _with_checked_steps(self, x: Any, axis: int, size: Any) -> Any:
-        """Return the values of the source; a target with lengths of its own may have too few."""
+        """Return the values of the source; a target with different lengths may have too few."""
         followed = self.source.layer.followed_dims
         if all(dim.as_kind(DimKind.LOOP) is self._loop_dim for dim in followed):
             return x

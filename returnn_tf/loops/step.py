@@ -49,7 +49,7 @@ class StepEmitter:
         return self.lowering.values.outputs[node]
 
     def carried(self, key: Any) -> Any:
-        """Return what the next step reads.
+        """Return the value for the next step.
 
         :param key: a node of ``prev:``, or (layer, key of a state)
         """

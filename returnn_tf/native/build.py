@@ -42,7 +42,7 @@ class Compilers:
         return self.cpu.version + (", %s for %s" % (self.cuda.version, " ".join(self.cuda.archs)) if self.cuda else "")
 
     def key(self) -> list[str]:
-        """Return what the compiled code depends on."""
+        """Return the compilers, flags and targets that determine the compiled code."""
         return self.cpu.key() + (self.cuda.key() if self.cuda else [])
 
 

@@ -45,7 +45,7 @@ def portable_ops(*, for_xla: bool = False, lstm: Optional[Any] = None) -> Iterat
 
 
 def graph_ops() -> GraphOps:
-    """Return which ops may be emitted here."""
+    """Return the kinds of ops that may be emitted here."""
     return _OPS.get()
 
 

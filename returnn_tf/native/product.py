@@ -37,7 +37,7 @@ _VECTORS = _Form(2**16, "rtf_product_by_fma", "the compiler does not support AVX
 
 @cache
 def _form() -> Optional[_Form]:
-    """Return what this CPU has, or None if TensorFlow's products are as fast.
+    """Return the form of the products for this CPU, or None if TensorFlow's are as fast.
 
     With AVX-512, TensorFlow takes kernels that reach the peak; those for AVX2 take up to twice as long for gradients.
     """
@@ -69,7 +69,7 @@ def _is_large(dims: Sequence[Optional[int]]) -> bool:
 
 
 def reason_not_used() -> str:
-    """Return why large products are TensorFlow's on this machine, or "" if they are this op's.
+    """Return the reason why large products are TensorFlow's on this machine, or "" if they are this op's.
 
     The choice follows from the CPU alone, not from timings, so that a run that is resumed computes the same bits.
     ``bench/products.py`` measures whether it is right.

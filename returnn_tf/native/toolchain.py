@@ -50,7 +50,7 @@ class Toolchain:
         return [*_COMMON, "-O2", *tf.sysconfig.get_compile_flags()]
 
     def key(self) -> list[str]:
-        """Return what the compiled code depends on; a launcher before the compiler does not count."""
+        """Return the version and the flags that determine the compiled code, without a launcher before the compiler."""
         own = [word for word in self.compiler if word.startswith("-")]
         return [self.version, *own, *self.kernel_flags(), *(f for f in self.binding_flags() if not f.startswith("-I"))]
 

@@ -1,7 +1,7 @@
 """Initial values of parameters: functions ``(shape, generator) -> array``.
 
-Values without a seed of their own depend only on the generator and need no TensorFlow. With one they are those of
-TensorFlow's own initialisers.
+Values without a seed depend only on the generator and need no TensorFlow. With one they are those of
+TensorFlow's initialisers.
 Fans: the last two axes are (in, out), all before them are a receptive field (Glorot & Bengio 2010; He et al. 2015).
 """
 
@@ -28,7 +28,7 @@ class Constant:
     value: Any = 0.0
 
     def check(self, shape: tuple[int, ...]) -> Optional[str]:
-        """Return why the value does not fit a parameter of this shape, or None."""
+        """Return the reason why the value does not fit a parameter of this shape, or None."""
         value = np.asarray(self.value)
         if value.dtype.kind not in "biufc":
             return "an initial value must consist of numbers, not %s" % value.dtype
@@ -54,7 +54,7 @@ class Drawn:
     rank: Optional[tuple[Callable[[int], bool], str]] = None
 
     def check(self, shape: tuple[int, ...]) -> Optional[str]:
-        """Return why there is no value of this shape, or None."""
+        """Return the reason why this shape is refused, or None."""
         return None if self.rank is None or self.rank[0](len(shape)) else "%s, not %s" % (self.rank[1], shape)
 
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
@@ -67,7 +67,7 @@ class FromTensorFlow:
     """The values that an initialiser of TensorFlow draws in a new graph; with a seed always the same.
 
     :param make: returns the initialiser
-    :param seeded: whether it has a seed of its own
+    :param seeded: whether it has a seed
     :param plain: its counterpart without TensorFlow, which checks the shape
     """
 
@@ -77,7 +77,7 @@ class FromTensorFlow:
     dtype: str = "float32"
 
     def check(self, shape: tuple[int, ...]) -> Optional[str]:
-        """Return why there is no value of this shape, or None."""
+        """Return the reason why this shape is refused, or None."""
         return None if self.plain is None else self.plain.check(shape)
 
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:

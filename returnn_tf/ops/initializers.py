@@ -29,7 +29,7 @@ class Checked(Protocol):
     """An initialiser that knows which shapes it has values for."""
 
     def check(self, shape: tuple[int, ...]) -> Optional[str]:
-        """Return what is wrong with a shape, or None."""
+        """Return the reason why a shape is refused, or None."""
 
 
 def _constant(value: Any = 0.0, verify_shape: bool = False) -> Constant:

@@ -76,7 +76,7 @@ class Compilation:
         self.specs = self.parse(network, "")
 
     def key_hint(self, key: str, known: Iterable[str]) -> str:
-        """Return why there is no such data key, or else the nearest known name."""
+        """Return the reason why a data key is missing, or else the nearest known name."""
         return self._empty_data_keys.get(key) or did_you_mean(key, known)
 
     def parse(self, network: Any, path: str) -> dict[str, LayerSpec]:

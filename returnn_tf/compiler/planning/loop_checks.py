@@ -66,7 +66,7 @@ def check_kept_states(nodes: Sequence[Node], *, nested: bool) -> None:
 
 
 def constrained_nodes(nodes: Sequence[Node], *, nested: bool) -> list[tuple[Node, str]]:
-    """Return which options constrain the outputs of layers of a step.
+    """Return the layers of a step with options that constrain their outputs, and the names of these options.
 
     :param nested: whether the loop is in the step of another one
     """

@@ -155,7 +155,7 @@ class LoopMemory:
     def find(
         self, owner: Node, unit: Any, rounds: Sequence[Round], ask: Callable[[Question], Answer]
     ) -> Optional[RememberedLoop]:
-        """Return what became of the same loop in an earlier round around it, if nothing has changed for it since.
+        """Return the plan of the same loop from an earlier round around it, or None if anything it sees has changed.
 
         :param rounds: the rounds of the loops around, the innermost first
         :param ask: answers a question about the network around

@@ -70,7 +70,7 @@ def remarks(nodes: Iterable[Node]) -> list[str]:
 
 
 def _described(layers: Mapping[str, str]) -> str:
-    """Return how a text about some layers begins.
+    """Return the subject of a text about some layers: their names.
 
     :param layers: path -> class
     """

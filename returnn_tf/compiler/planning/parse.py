@@ -178,7 +178,7 @@ def check_loss(spec: LayerSpec) -> None:
 
 
 def _options_of_other_losses(cls: type[Any], given: Any) -> str:
-    """Return which losses have the options that a class lacks; "" if none has."""
+    """Return, as text, the losses that have the options that a class lacks; "" if none has."""
     lacking = [key for key in given if key not in declared_options(cls)] if isinstance(given, dict) else []
     having = {key: [name for name, other in LOSSES.items() if key in declared_options(other)] for key in lacking}
     return "".join(" %r is an option of: %s." % (key, ", ".join(names)) for key, names in having.items() if names)

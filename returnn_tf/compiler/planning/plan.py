@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def kept(self) -> dict[str, KeptSpec]:
-        """Return what layers keep from batch to batch, by name."""
+        """Return the states that layers keep from batch to batch, by name."""
         return {spec.name: spec for node in self.all_nodes() for spec in node.kept.values()}
 
     def all_nodes(self) -> Iterator[Node]:

@@ -532,7 +532,7 @@ class Planner(NetworkPlanner):
         self.planned_nodes.append(node)
 
     def _template(self, ctx: PlanContext) -> Union[Data, LayerPlan]:
-        """Return what the layer finds, or a guess while a loop around does not know all sources yet."""
+        """Return the template of the layer, or a guess while a loop around does not know all sources yet."""
         node = ctx.node
         tolerant = [a_round for a_round in self.place.rounds if a_round.tolerates(node)]
         try:
@@ -877,7 +877,7 @@ class LoopPlanner:
     def _planner_of_step(self, current: Round) -> Planner:
         around = self._parent.place
         reuse = around.outer_reuse
-        if self._layer.reuse_params is not None:  # like in RETURNN, layers moved out have parameters of their own
+        if self._layer.reuse_params is not None:  # like in RETURNN, layers moved out have separate parameters
             find_owner = self._parent.owner_of_params
             reuse = (ReuseLevel(self._layer.reuse_params, self._owner, find_owner, self._param_scope), *reuse)
         place = dataclasses.replace(
@@ -933,7 +933,7 @@ class LoopPlanner:
         transfer.set_run(run, layer, None if search is None else Beam(search.beam_size, self._owner.path))
 
     def _previous_value(self, name: str) -> PreviousValue:
-        """Return what a step reads of the layer in the previous one."""
+        """Return the value of the layer in the previous step, as a step reads it."""
         transfer = self._transfer
         node = transfer.part(Zone.STEP, name)
         initial = transfer.initial_output(Zone.STEP, name, node)

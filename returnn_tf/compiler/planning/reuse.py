@@ -60,7 +60,7 @@ class _Resolver:
         self.asked: dict[Node, set[str]] = {}
 
     def decide(self, node: Node, name: str) -> Provider:
-        """Return what provides a parameter of a layer, and store it there."""
+        """Return the provider of a parameter of a layer, and store it there."""
         param = node.params[name]
         if not isinstance(param, OpenParam):
             provider: Provider = param
@@ -94,7 +94,7 @@ class _Resolver:
         return spec
 
     def _of_form(self, node: Node, own: ParamSpec, level: ReuseLevel, form: Reuse, name: str) -> Optional[Provider]:
-        """Return what one form of the option provides; None: the layer creates the parameter itself."""
+        """Return the provider by one form of the option; None: the layer creates the parameter itself."""
         if form.shape is not None:
             sizes = tuple(d.size if isinstance(d, Dim) else d for d in form.shape)
             if sizes != own.shape:

@@ -99,7 +99,7 @@ class Round:
 
     @property
     def tolerance(self) -> int:
-        """Return which layers may fail: 0 none, 1 those with unknown sources, 2 all, as something was guessed."""
+        """Return the level of tolerance: 0: no layer may fail; 1: those with unknown sources; 2: all, after a guess."""
         return 0 if self.strict else 2 if self.guesses else 1
 
     def tolerates(self, node: Node) -> bool:

@@ -85,7 +85,7 @@ class Scope:
         return sorted(set(self._inputs or ()) | set(self._extern))
 
     def known_names(self) -> list[str]:
-        """Return what references can name: layers and data keys."""
+        """Return the names for references: layers and data keys."""
         return [*self.specs, *("data:%s" % key for key in self.input_keys()), "data"]
 
     def _is_input(self, key: str) -> bool:

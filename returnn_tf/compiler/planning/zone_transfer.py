@@ -131,9 +131,9 @@ class ZoneTransfer:
         return self._accums[node]
 
     def zone_of(self, name: str, where: str) -> Zone:
-        """Return where a layer of the loop is computed.
+        """Return the zone of a layer of the loop.
 
-        :raises LayerError: nowhere, since nothing needs it in this mode
+        :raises LayerError: it is not computed, since nothing needs it in this mode
         """
         zone = self._zones.get(name)
         if zone is None:
@@ -173,7 +173,7 @@ class ZoneTransfer:
         return self._planners[zone].resolve(ref, "Layer %r" % self._owner.path)
 
     def initial_output(self, zone: Zone, ref: str, node: Node) -> InitialOutput:
-        """Return the value in the first step. A part that is no layer of its own takes the option of its layer."""
+        """Return the value in the first step. A part of a layer takes the option of the layer."""
         name = self._scope.layer_of(ref)
         assert name is not None
         spec = self._layers.specs[name]

@@ -59,7 +59,7 @@ class SinkLayer(Protocol):
 
     @property
     def sink_per_run(self) -> bool:
-        """Return whether each pass over a dataset has a sink of its own."""
+        """Return whether each pass over a dataset has a separate sink."""
 
     def check_sink(self, run: RunInfo) -> None:
         """Check before the first batch of a pass that the sink can be opened."""
@@ -102,7 +102,7 @@ class OpenSinks:
         self._close(self._per_run())
 
     def write(self, values: Mapping[str, Mapping[str, Any]], tags: Sequence[str]) -> None:
-        """Pass on the values of a step; ``tags`` is empty if this process had no batch of its own.
+        """Pass on the values of a step; ``tags`` is empty if this process had no batch.
 
         :param values: path of the layer -> what it emitted
         :raises ConfigError: two layers write the same file

@@ -1,7 +1,7 @@
 """Parameters computed by a function of the config: the option ``custom`` of ``reuse_params``.
 
-Only a call can tell which parameters the function creates, so that planning calls it once, in a graph of its own that
-is thrown away. The function sees nothing but parameters, so that the value is known before anything is computed.
+Only a call can tell which parameters the function creates, so that planning calls it once, in a temporary graph. The
+function sees nothing but parameters, so that the value is known before anything is computed.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def native_unpack(ops: Any, y: tf.Tensor, lengths: tf.Tensor, frames: tf.Tensor,
 
 
 def packed_rows(ops: Any, lengths: tf.Tensor, frames: tf.Tensor, least_share: float) -> tf.Tensor:
-    """Return which rows of [batch * frames, width] `native_pack` takes, int64 [packed frames]."""
+    """Return the indices of the rows of [batch * frames, width] that `native_pack` takes, int64 [packed frames]."""
     return ops.rtf_packed_rows(lengths=lengths, frames=frames, least_share=least_share)
 
 

@@ -58,7 +58,7 @@ class CudaToolchain:
         return [*link, "-Xlinker", "-rpath", "-Xlinker", rpath]
 
     def key(self) -> list[str]:
-        """Return what the compiled code depends on."""
+        """Return the version and the flags that determine the compiled code."""
         return [self.version, *self.kernel_flags()]
 
     def _places(self, flag: str, *names: str) -> list[str]:

@@ -11,7 +11,7 @@ from returnn_tf.native.gpu.cuda_toolchain import find_cuda_toolchain
 def main() -> int:
     """Print the version and path of nvcc.
 
-    :return: 0, or 1 if there is none
+    :return: exit code: 0, or 1 if nvcc was not found
     """
     try:
         found = find_cuda_toolchain(())

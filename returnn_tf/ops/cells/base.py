@@ -52,7 +52,7 @@ class CellFrames:
         return all_lengths(self.lengths, self.z)
 
     def last(self, states: tf.Tensor) -> tf.Tensor:
-        """Return a state of each sequence after its last frame, of a loop that goes on after the end of a sequence.
+        """Return a state of each sequence after its last frame, of a loop that also computes the frames after it.
 
         :param states: [time + 1, batch, n], where entry 0 is the initial state
         """
@@ -93,7 +93,7 @@ class Cell:
     """Width of the projected input, in units of ``n``."""
 
     splits_input_weights: ClassVar[bool] = True
-    """The input weights are a matrix of their own, so that ``input_projection`` can be switched off."""
+    """The input weights are a separate matrix, so that ``input_projection`` can be switched off."""
 
     takes_classes: ClassVar[bool] = True
     """The input may hold class indices, see ``sparse_input``."""

@@ -113,7 +113,7 @@ CUDNN_LSTM = FusedForm(_cudnn_lstm)
 
 
 def _block_lstm(x: tf.Tensor, weights: Weights, lengths: Optional[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
-    """Run an LSTM over all frames; see `FusedForm`. A sequence goes on after its end, where nothing is read."""
+    """Run an LSTM over all frames; see `FusedForm`. Frames after the end of a sequence are computed, but not read."""
     w, bias, w_re = weights
     n, c0, h0 = w_re.shape[0], *state
     j, i, f, o = tf.split(tf.concat([w, w_re, tf.expand_dims(bias, 0)], axis=0), 4, axis=1)

@@ -57,7 +57,7 @@ def run_cell(
     :param direction: -1: each sequence runs from its last frame to its first one; the output has the order of the input
     :param seed: int [2]: training, draw noise from it; None: no noise
     :return: outputs [time, batch, n], which are 0 after the end of a sequence, and the state of each sequence after the
-        frame that ran last (the initial state if there is none)
+        frame that ran last (without frames the initial one)
     """
     low = cell.product_dtype
     if low is not None and cell.native_kernel(tf.as_dtype(low)):  # else only the input projection is in that type

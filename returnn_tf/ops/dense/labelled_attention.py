@@ -36,7 +36,7 @@ class Weights:
     :param labels: of its axes; the softmax is over the last one
     :param lengths: number of keys of each sequence, int32 [batch] or scalar; None: all
     :param causal: a query sees the keys up to its own position
-    :param dropout: rate and seed; each weight has a number of its own
+    :param dropout: rate and seed; each weight has a separate random number
     """
 
     value: Any

@@ -10,7 +10,7 @@ cell is that of Leifert et al. 2016, "Cells in Multidimensional Recurrent Neural
     h[i, j] = sigmoid(o) tanh(c[i, j])
 
 The stable state stays within a mean of its predecessors; with two forget gates it can double with each pixel. A
-direction runs from one corner of each image, of its own size, to the opposite one. All cells of an anti-diagonal are
+direction runs from one corner of each image, whatever its size, to the opposite one. All cells of an anti-diagonal are
 independent: height + width - 1 steps instead of height * width (Voigtlaender et al. 2016).
 """
 

@@ -31,7 +31,7 @@ def transposed_convolution(
     output_padding: Optional[Sequence[Optional[int]]] = None,
     remove_padding: Sequence[int] = (),
 ) -> Any:
-    """Apply the gradient of a convolution w.r.t. its input as a layer of its own (Zeiler et al. 2010).
+    """Apply the gradient of a convolution w.r.t. its input, as a layer (Zeiler et al. 2010).
 
     Without padding, output frame ``t * stride + k`` gets ``sum over c of x[n, t, c] * w[k, o, c]``.
 

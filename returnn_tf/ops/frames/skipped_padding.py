@@ -36,5 +36,5 @@ class FramePacking:
 
     @cached_property
     def rows(self) -> Any:
-        """Return where the packed frames are among those of the batch, int64 [packed frames]."""
+        """Return the indices of the packed frames among those of the batch, int64 [packed frames]."""
         return packed_rows(self._ops, self._lengths, self._frames, LEAST_SHARE)

@@ -9,7 +9,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 def stacked(array: tf.TensorArray, shape: Sequence[Any]) -> tf.Tensor:
-    """Stack all entries of an array; unlike `tf.TensorArray.stack`, also if there are none, or some are not written.
+    """Stack all entries of an array; unlike `tf.TensorArray.stack`, also if it is empty, or some are not written.
 
     :param array: what is not written counts as zeros
     :param shape: the sizes of an entry, ints or int32 scalars; -1: any, then one entry must have been written

@@ -40,7 +40,7 @@ def _edges(acceptors: Acceptors) -> Any:
     lambda ops, x, lens, states: native.native_soft_alignment(ops, x, _int32(lens), **_states(states)), where=_ops_for
 )
 def soft_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any]:
-    """Compute a soft alignment; see `returnn_tf.ops.sequence.fast_bw.soft_alignment`."""
+    """Compute the soft alignment of `fast_bw.soft_alignment`, by the native op where it can be used."""
     return fast_bw.soft_alignment(scores, lens, topology)
 
 
@@ -48,7 +48,7 @@ def soft_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any
     lambda ops, x, lens, states: native.native_best_alignment(ops, x, _int32(lens), **_states(states)), where=_ops_for
 )
 def best_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any]:
-    """Compute the best alignment; see `returnn_tf.ops.sequence.fast_bw.best_alignment`."""
+    """Compute the best alignment of `fast_bw.best_alignment`, by the native op where it can be used."""
     return fast_bw.best_alignment(scores, lens, topology)
 
 
@@ -56,13 +56,13 @@ def best_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any
     lambda ops, x, lens, found: native.native_acceptor_alignment(ops, x, _int32(lens), **_edges(found)), where=_ops_for
 )
 def acceptor_alignment(scores: Any, lens: Any, acceptors: Acceptors) -> tuple[Any, Any]:
-    """Compute a soft alignment; see `returnn_tf.ops.sequence.fsa.soft_alignment_of_acceptors`."""
+    """Compute the soft alignment with an acceptor per sequence, by the native op where it can be used."""
     return fsa.soft_alignment_of_acceptors(scores, lens, acceptors)
 
 
 @form(lambda ops, x, lens, found: native.native_acceptor_path(ops, x, _int32(lens), **_edges(found)), where=_ops_for)
 def acceptor_path(scores: Any, lens: Any, acceptors: Acceptors) -> tuple[Any, Any]:
-    """Compute the best path; see `returnn_tf.ops.sequence.fsa.best_path_of_acceptors`."""
+    """Compute the best path through an acceptor per sequence, by the native op where it can be used."""
     return fsa.best_path_of_acceptors(scores, lens, acceptors)
 
 
@@ -81,7 +81,7 @@ def transducer(
     label_takes_frame: bool = False,
     normalized: bool = False,
 ) -> Any:
-    """Compute the transducer loss; see `returnn_tf.ops.sequence.transducer.transducer_loss`."""
+    """Compute the loss of `transducer.transducer_loss`, by the native op where it can be used."""
     options: dict[str, Any] = {"blank": blank, "label_takes_frame": label_takes_frame, "normalized": normalized}
     return transducer_loss(scores, _int32(lens), _int32(labels), _int32(label_lens), **options)
 
@@ -118,7 +118,7 @@ def ctc(
     label_loop: bool = True,
     keep_gradient_without_alignment: bool = False,
 ) -> Any:
-    """Compute a CTC loss; see `returnn_tf.ops.sequence.ctc_variants.ctc_variant`."""
+    """Compute the loss of `ctc_variants.ctc_variant`, by the native op where it can be used."""
     return ctc_variant(
         logits, lens, labels, label_lens, blank=blank, max_approx=max_approx, normalized=normalized,
         label_loop=label_loop, keep_gradient_without_alignment=keep_gradient_without_alignment, best=best_alignment,

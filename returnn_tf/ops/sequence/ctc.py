@@ -105,7 +105,7 @@ def beam_decode(logits: Any, lens: Any, beam_width: int) -> Any:
 
 
 def _decoded(logits: Any, decode: Callable[[], Any]) -> Any:
-    """Return what a decoder finds first; nothing without sequences or frames, which TensorFlow's decoders refuse."""
+    """Return the best labels of a decoder; empty without sequences or frames, which TensorFlow's decoders refuse."""
 
     def nothing() -> Any:
         shape = tf.stack([tf.shape(logits, out_type=tf.int64)[1], 0])

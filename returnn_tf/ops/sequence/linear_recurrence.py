@@ -25,7 +25,7 @@ def linear_recurrence(
     :param lengths: int [batch], or None if all sequences fill the array
     :param reverse: run each sequence from its last frame to its first one; arrays keep the order of time
     :return: h [time, batch, n], 0 after the end of each sequence; the state of each sequence [batch, n] after the frame
-        that ran last (``h0`` if there is none)
+        that ran last (``h0`` without frames)
     """
     a, b, h0 = (tf.convert_to_tensor(x) for x in (a, b, h0))
     if not b.dtype.is_complex:

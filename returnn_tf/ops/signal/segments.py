@@ -1,4 +1,4 @@
-"""Windows that start at each frame, as sequences of their own, and distributions over the lengths of segments."""
+"""Windows that start at each frame, as separate sequences, and distributions over the lengths of segments."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run_lengths(classes: Any, lens: Any, dtype: str) -> Any:
 
 
 def run_ends(classes: Any, lens: Any) -> Any:
-    """Return where runs of equal classes end: int [batch, frames], int32 [batch] -> bool [batch, frames]."""
+    """Return the mask of the ends of equal classes: int [batch, frames], int32 [batch] -> bool [batch, frames]."""
     index = tf.range(tf.shape(classes)[1])
     following = tf.concat([classes[:, 1:], classes[:, -1:]], axis=1)
     return tf.logical_or(tf.not_equal(classes, following), index == lens[:, None] - 1)

@@ -24,18 +24,18 @@ class MatrixCell(HeadsCell):
 
     @property
     def shift_frames(self) -> int:
-        """Return how many frames before the current one a step sees."""
+        """Return the number of frames before the current one that a step sees."""
         return 1
 
     @property
     def shift_dim(self) -> int:
-        """Return how many columns of the projected input the recent frames keep."""
+        """Return the number of columns of the projected input that the recent frames keep."""
         return self.projected_dim
 
     def look_back(
         self, params: Params, x: tf.Tensor, recent: tf.Tensor, lengths: Optional[tf.Tensor]
     ) -> tuple[Any, tf.Tensor]:
-        """Return what `head_frames` needs of the recent frames: here these frames, and the current one.
+        """Return the recent frames as `head_frames` needs them: here these frames, and the current one.
 
         :param x: [time, batch, shift_dim] or, in a step, [batch, shift_dim]: the first columns of the projected input
         :param recent: the state before the first frame
