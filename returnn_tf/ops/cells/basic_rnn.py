@@ -30,7 +30,7 @@ class BasicRnn(Cell):
         activation: str = option("tanh", help="activation of the output")
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the kernel [in + n, n] and the bias."""
         n = self.n_out
         return [
             CellParam("basic_rnn_cell/kernel", (self.in_dim + n, n), "forward"),
@@ -38,16 +38,16 @@ class BasicRnn(Cell):
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return the rows of the kernel for the input, and the bias."""
         return params["basic_rnn_cell/kernel"][: self.in_dim], params["basic_rnn_cell/bias"]
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Prepare what all steps share; see `Cell.prepare`."""
+        """Return the rows of the kernel for the state."""
         return [params["basic_rnn_cell/kernel"][self.in_dim :]]
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Compute the new state, which is also the output."""
         h = get_activation(self.opts.activation)(z + tf.matmul(state[0], weights[0]))
         return h, (h,)

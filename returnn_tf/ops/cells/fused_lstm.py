@@ -87,7 +87,7 @@ def _present_value(tensor: tf.Tensor) -> Optional[NDArray[Any]]:
 
 
 def _cudnn_lstm(x: tf.Tensor, weights: Weights, lengths: Optional[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
-    """Run an LSTM over all frames; see `FusedForm`."""
+    """Run the op CudnnRNNV3 over all frames."""
     w, bias, w_re = weights
     n, c0, h0 = w_re.shape[0], *state
 
@@ -113,7 +113,7 @@ CUDNN_LSTM = FusedForm(_cudnn_lstm)
 
 
 def _block_lstm(x: tf.Tensor, weights: Weights, lengths: Optional[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
-    """Run an LSTM over all frames; see `FusedForm`. Frames after the end of a sequence are computed, but not read."""
+    """Run the op BlockLSTMV2 over all frames. Frames after the end of a sequence are computed, but not read."""
     w, bias, w_re = weights
     n, c0, h0 = w_re.shape[0], *state
     j, i, f, o = tf.split(tf.concat([w, w_re, tf.expand_dims(bias, 0)], axis=0), 4, axis=1)

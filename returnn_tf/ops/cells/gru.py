@@ -35,7 +35,7 @@ class Gru(Cell):
         activation: str = option("tanh", help="activation of the candidate")
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare kernel and bias of the gates and of the candidate."""
         n, rows = self.n_out, self.in_dim + self.n_out
         return [
             CellParam("gru_cell/gates/kernel", (rows, 2 * n), "forward"),
@@ -46,19 +46,19 @@ class Gru(Cell):
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return the rows of both kernels for the input, side by side, and the biases."""
         kernels = [params["gru_cell/%s/kernel" % part][: self.in_dim] for part in ("gates", "candidate")]
         biases = [params["gru_cell/%s/bias" % part] for part in ("gates", "candidate")]
         return tf.concat(kernels, axis=1), tf.concat(biases, axis=0)
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Prepare what all steps share; see `Cell.prepare`."""
+        """Return the rows of both kernels for the state."""
         return [params["gru_cell/%s/kernel" % part][self.in_dim :] for part in ("gates", "candidate")]
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Compute the gates, then the candidate from the reset state."""
         (h,) = state
         z_gates, z_candidate = tf.split(z, [2 * self.n_out, self.n_out], axis=-1)
         r, u = tf.split(tf.sigmoid(z_gates + tf.matmul(h, weights[0])), 2, axis=-1)

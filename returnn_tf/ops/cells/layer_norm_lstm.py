@@ -74,11 +74,11 @@ class LayerNormLstm(Cell):
 
     @property
     def step_noise(self) -> bool:
-        """Return whether a step draws noise; see `Cell.step_noise`."""
+        """Return whether dropout is used in each step."""
         return bool(self.opts.dropout or self.opts.dropout_h)
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the weights, and the scales and shifts of the normalisations that the options ask for."""
         n, forget = self.n_out, self.opts.forget_bias
         all_gates = np.repeat([0.0, 0.0, forget, 0.0], n)
         specs = [CellParam("W_ff", (self.in_dim, 4 * n), "forward"), CellParam("W_re", (n, 4 * n), "recurrent")]
@@ -104,7 +104,7 @@ class LayerNormLstm(Cell):
         ]
 
     def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """Project the input; see `Cell.project_input`."""
+        """Multiply by ``W_ff``, and normalise the product if the input is normalised separately."""
         z = self.project(x, params["W_ff"], params.get("bias"))
         if self.gate_norm == "global_norm":
             z = self._norm(z, params["gamma_input_below"]) + params["beta_input_below"]
@@ -148,7 +148,7 @@ class LayerNormLstm(Cell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Compute gates, cell and output, with the normalisations and dropout of the options."""
         c, h = state
         left = list(weights)
         activation = get_activation(self.opts.activation)

@@ -39,13 +39,13 @@ class LstmCell(Cell):
         raise NotImplementedError
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Prepare what all steps share; see `Cell.prepare`."""
+        """Return the recurrent weights, in training with their dropout."""
         return [self.recurrent_weights(params, seed)]
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Compute cell and output by the formula of the class."""
         c, h = state
         j, ifo = tf.split(z + tf.matmul(h, weights[0]), [self.n_out, 3 * self.n_out], axis=-1)
         i, f, o = tf.split(tf.sigmoid(ifo), 3, axis=-1)
@@ -101,7 +101,7 @@ class NativeLstm(LstmCell):
         )
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare ``W_re``, and ``W`` and ``b`` unless the input is already projected."""
         n = self.n_out
         recurrent = CellParam("W_re", (n, 4 * n), "recurrent")
         if not self.input_projection:
@@ -109,11 +109,11 @@ class NativeLstm(LstmCell):
         return [CellParam("W", (self.in_dim, 4 * n), "forward"), recurrent, CellParam("b", (4 * n,), "bias", 0.0)]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return ``W`` and ``b``; None if the input is already projected."""
         return (params["W"], params["b"]) if self.input_projection else None
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
-        """Return the recurrent weights; see `LstmCell.recurrent_weights`."""
+        """Return ``W_re``, in training with ``rec_weight_dropout``."""
         w_re = params["W_re"]
         rate = self.opts.rec_weight_dropout
         if seed is None or not rate:
@@ -131,16 +131,16 @@ class LowMemoryLstm(LstmCell):
     splits_input_weights = False
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare one matrix for input and state, and the bias."""
         n = self.n_out
         return [CellParam("W", (self.in_dim + n, 4 * n), "forward"), CellParam("b", (4 * n,), "bias", 0.0)]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return the rows of the matrix for the input, and the bias."""
         return params["W"][: self.in_dim], params["b"]
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
-        """Return the recurrent weights; see `LstmCell.recurrent_weights`."""
+        """Return the rows of the matrix for the state."""
         return params["W"][self.in_dim :]
 
 

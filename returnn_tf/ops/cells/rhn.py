@@ -42,7 +42,7 @@ class RecurrentHighway(Cell):
         )
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the input weights, and the recurrent weights of each depth."""
         n = self.n_out
         specs = []
         if self.input_projection:
@@ -52,7 +52,7 @@ class RecurrentHighway(Cell):
         return specs + [CellParam("rhn_cell/depth_%d/W" % depth, (n, 2 * n), "recurrent") for depth in depths]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return ``W`` and ``b``; None if the input is already projected."""
         return (params["W"], params["b"]) if self.input_projection else None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
@@ -66,7 +66,7 @@ class RecurrentHighway(Cell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Pass the state through the highway layers of all depths; the first one sees the input."""
         (s,) = state
         depth = self.opts.depth
         mask = weights[depth] if len(weights) > depth else None

@@ -48,6 +48,6 @@ class PreparedCell:
 
 
 def prepare_cell(cell: Cell, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> PreparedCell:
-    """Prepare everything that the steps of a cell share; see `Cell.prepare`."""
+    """Compute the weights that all steps of a cell share."""
     weights = cell.prepare(params, batch=batch, seed=seed)
     return PreparedCell(cell, params, weights, cell.input_weights(params), seed)

@@ -65,7 +65,7 @@ class SLstm(Cell):
             )
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the recurrent weights of each head, and ``W`` and ``b`` unless the input is already projected."""
         n, heads = self.n_out, self.opts.num_heads
         d = n // heads
         of_head = (by_head(heads, 1), whole(d), equal_parts(4 * d, d, "gate"))
@@ -86,7 +86,7 @@ class SLstm(Cell):
         return by_head(self.opts.num_heads, self.n_out // self.opts.num_heads)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return ``W`` and ``b``; None if the input is already projected."""
         return (params["W"], params["b"]) if self.input_projection else None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
@@ -96,7 +96,7 @@ class SLstm(Cell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Update cell and normaliser by exponential gates, stabilised by their maximum."""
         c, n, m, h = state
         i, f, z, o = tf.split(z + self._recurrent(h, weights[0]), 4, axis=-1)
         kept = (f if self.opts.forget_gate == "exp" else tf.math.log_sigmoid(f)) + m

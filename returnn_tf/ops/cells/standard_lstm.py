@@ -25,7 +25,7 @@ class KernelLstm(LstmCell):
     splits_input_weights = False
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare kernel [in + n, 4 n] and bias below the scope of the cell."""
         n = self.n_out
         return [
             CellParam(self.scope + "/kernel", (self.in_dim + n, 4 * n), "forward"),
@@ -33,13 +33,13 @@ class KernelLstm(LstmCell):
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return the rows of the kernel for the input, and the bias with ``forget_bias``, in the order j, i, f, o."""
         i, j, f, o = tf.split(params[self.scope + "/bias"], 4)
         bias = tf.concat([j, i, f + self.opts.forget_bias, o], axis=0)
         return to_native_order(params[self.scope + "/kernel"][: self.in_dim]), bias
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
-        """Return the recurrent weights; see `LstmCell.recurrent_weights`."""
+        """Return the rows of the kernel for the state, in the order j, i, f, o."""
         return to_native_order(params[self.scope + "/kernel"][self.in_dim :])
 
 
@@ -71,13 +71,13 @@ class BasicLstm(KernelLstm):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether a plain kernel applies; see `LstmCell.is_plain`."""
+        """Return whether the activation is tanh."""
         return bool(self.opts.activation == "tanh")
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Compute cell and output with the activation of the options."""
         c, h = state
         activation = get_activation(self.opts.activation)
         j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)
@@ -109,18 +109,18 @@ class StandardLstm(KernelLstm):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether a plain kernel applies; see `LstmCell.is_plain`."""
+        """Return whether no peephole, clip or other activation is used."""
         return not self.opts.use_peepholes and self.opts.cell_clip is None and self.opts.activation == "tanh"
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare kernel and bias, and the peephole weights if they are used."""
         specs = super().param_specs()
         if self.opts.use_peepholes:
             specs += [CellParam("lstm_cell/w_%s_diag" % gate, (self.n_out,), "recurrent") for gate in "ifo"]
         return specs
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Prepare what all steps share; see `Cell.prepare`."""
+        """Return the recurrent weights, and those of the peepholes."""
         weights = [self.recurrent_weights(params, seed)]
         if self.opts.use_peepholes:
             weights += [params["lstm_cell/w_%s_diag" % gate] for gate in "ifo"]
@@ -129,7 +129,7 @@ class StandardLstm(KernelLstm):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Compute cell and output with peepholes and clipping, if the options ask for them."""
         c, h = state
         activation = get_activation(self.opts.activation)
         j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)

@@ -44,18 +44,18 @@ class ZoneoutLstm(KernelLstm):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether a plain kernel applies; see `LstmCell.is_plain`."""
+        """Return whether no zoneout is used."""
         return not self.opts.zoneout_factor_cell and not self.opts.zoneout_factor_output
 
     @property
     def step_noise(self) -> bool:
-        """Return whether a step draws noise; see `Cell.step_noise`."""
+        """Return whether zoneout draws noise in each step."""
         return not self.is_plain
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Compute an LSTM step, and keep parts of the previous cell and output."""
         new_h, (new_c, _) = super().step(weights, z, state, seed)
         keep_c, keep_h = self._keep_factors(new_h, seed)
         c = new_c + keep_c * (state[0] - new_c)

@@ -67,11 +67,11 @@ class Lru(Cell):
         return None
 
     def state_sizes(self) -> tuple[int, ...]:
-        """Return the lengths of the states; see `Cell.state_sizes`."""
+        """Return the sizes of the real and of the imaginary part."""
         return self.width, self.width
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare lambda and gamma by their logarithms, the real and imaginary parts of B and C, and D."""
         m, n, dim = self.width, self.n_out, self.in_dim
         radii, inputs, states = self._initial_radii(), input_part(dim), whole(m)
         return [
@@ -92,19 +92,19 @@ class Lru(Cell):
         return radii
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return B, scaled by gamma, and D side by side; there is no bias."""
         gamma = tf.exp(params["gamma_log"])
         return tf.concat([params["B_re"] * gamma, params["B_im"] * gamma, params["D"]], axis=1), None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return the parts of lambda and of C; see `Cell.prepare`."""
+        """Return the parts of lambda and of C."""
         radius, phase = tf.exp(-tf.exp(params["nu_log"])), tf.exp(params["theta_log"])
         return [radius * tf.cos(phase), radius * tf.sin(phase), params["C_re"], params["C_im"]]
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Multiply the state by lambda, and read it by C."""
         a_re, a_im, c_re, c_im = weights
         b_re, b_im, skip = self._split(z)
         re = a_re * state[0] - a_im * state[1] + b_re
@@ -117,13 +117,13 @@ class Lru(Cell):
 
     @property
     def is_parallel(self) -> bool:
-        """Return True; see `Cell.is_parallel`."""
+        """Return True: the recurrence is linear."""
         return True
 
     def all_frames(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `Cell.all_frames`."""
+        """Compute all frames by a parallel scan of the linear recurrence."""
         a_re, a_im, c_re, c_im = weights
         b_re, b_im, skip = self._split(z)
         (re, im), last = recurrence_of_parts((a_re, a_im), (b_re, b_im), state, lengths, reverse)

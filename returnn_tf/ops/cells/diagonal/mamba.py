@@ -83,11 +83,11 @@ class Mamba(Cell):
         return None
 
     def state_sizes(self) -> tuple[int, ...]:
-        """Return the lengths of the states; see `Cell.state_sizes`."""
+        """Return the sizes of the state of the scan and of the recent frames of the convolution."""
         return self.opts.d_state * self.channels, (self.opts.d_conv - 1) * self.channels
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the projections, the convolution, and the parameters of the selective scan."""
         width, opts = self.channels, self.opts
         a_log = np.repeat(np.log(np.arange(1, opts.d_state + 1))[:, None], width, axis=1)
         channels = whole(width)
@@ -107,11 +107,11 @@ class Mamba(Cell):
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return ``in_proj``, without a bias; None if the input is already projected."""
         return (params["in_proj"], None) if self.input_projection else None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return the other weights in the order of `param_specs`, with A in place of A_log; see `Cell.prepare`."""
+        """Return the other weights in the order of `param_specs`, with A in place of A_log."""
         weights = {name: params[name] for name in _NAMES}
         weights["A_log"] = -tf.exp(weights["A_log"])
         return list(weights.values())
@@ -119,7 +119,7 @@ class Mamba(Cell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Convolve the recent frames, and update the state by the selected step size, B and C."""
         conv, conv_bias, w_x, w_dt, dt_bias, a, d, w_out = weights
         x, gate = tf.split(z, 2, axis=-1)
         frames, last_frames = shift_in(x, state[1], self.opts.d_conv - 1)
@@ -140,13 +140,13 @@ class Mamba(Cell):
 
     @property
     def is_parallel(self) -> bool:
-        """Return True; see `Cell.is_parallel`."""
+        """Return True: the scan is linear in the state."""
         return True
 
     def all_frames(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `Cell.all_frames`."""
+        """Compute the convolution over all frames, and then the selective scan."""
         conv, conv_bias, w_x, w_dt, dt_bias, a, d, w_out = weights
         z = running_order(z if lengths is None else zero_padding(z, lengths), lengths, reverse)
         x, gate = tf.split(z, 2, axis=-1)

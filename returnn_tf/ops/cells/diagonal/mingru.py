@@ -35,11 +35,11 @@ class MinGru(Cell):
         positive: bool = option(False, help="positive candidates: c + 0.5 where c >= 0, sigmoid(c) elsewhere")
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the input weights and the bias; there are no recurrent weights."""
         return projection_specs(self)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return ``W`` and ``b``; None if the input is already projected."""
         return (params["W"], params["b"]) if self.input_projection else None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
@@ -49,7 +49,7 @@ class MinGru(Cell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Scale the state and add the term of the frame."""
         kept, added = self.terms(z)
         h = kept * state[0] + added
         return h, (h,)
@@ -61,13 +61,13 @@ class MinGru(Cell):
 
     @property
     def is_parallel(self) -> bool:
-        """Return True; see `Cell.is_parallel`."""
+        """Return True: the recurrence is linear, and its factors do not depend on the state."""
         return True
 
     def all_frames(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `Cell.all_frames`."""
+        """Compute all frames by a linear recurrence."""
         h, last = linear_recurrence(*self.terms(z), state[0], lengths, reverse)
         return h, (last,)
 

@@ -71,11 +71,11 @@ class S4d(Cell):
         return None
 
     def state_sizes(self) -> tuple[int, ...]:
-        """Return the lengths of the states; see `Cell.state_sizes`."""
+        """Return the sizes of the real and of the imaginary parts."""
         return self.pairs * self.n_out, self.pairs * self.n_out
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the input weights, the step sizes, A, C and D."""
         n, shape, opts = self.n_out, (self.pairs, self.n_out), self.opts
         axes = (whole(self.pairs), whole(n))
         normal = "random_normal(0.0, %r)" % 0.5**0.5
@@ -96,11 +96,11 @@ class S4d(Cell):
         return np.repeat(values[:, None], self.n_out, axis=1)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return ``W`` and ``b``; None if the input is already projected."""
         return (params["W"], params["b"]) if self.input_projection else None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return the parts of A' and of 2 B' C [N / 2, n], and D; see `Cell.prepare`."""
+        """Return the parts of A' and of 2 B' C [N / 2, n], and D."""
         step = tf.exp(params["log_step"])
         a = (-tf.exp(params["A_log_re"]), params["A_im"])
         scaled = (step * a[0], step * a[1])
@@ -119,7 +119,7 @@ class S4d(Cell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Update the states of all pairs, and sum their outputs."""
         a_re, a_im, c_re, c_im, d = weights
         re, im = (tf.reshape(part, [-1, self.pairs, self.n_out]) for part in state)
         re, im = a_re * re - a_im * im + z[:, None, :], a_re * im + a_im * re
@@ -128,13 +128,13 @@ class S4d(Cell):
 
     @property
     def is_parallel(self) -> bool:
-        """Return True; see `Cell.is_parallel`."""
+        """Return True: the recurrence is linear with constant factors."""
         return True
 
     def all_frames(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `Cell.all_frames`."""
+        """Compute all frames in chunks by `time_invariant`."""
         a_re, a_im, c_re, c_im, d = weights
         z = running_order(z if lengths is None else zero_padding(z, lengths), lengths, reverse)
         y, last = time_invariant((a_re, a_im), (c_re, c_im), z, state, lengths)

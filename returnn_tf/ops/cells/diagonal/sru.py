@@ -58,7 +58,7 @@ class Sru(Cell):
         return self.in_dim == self.n_out and not self.sparse_input and self.input_projection
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare ``W`` and ``b``, and the recurrent vectors if the options ask for them."""
         n, specs = self.n_out, []
         if self.input_projection:
             bias = np.repeat([0.0, self.opts.highway_bias], n)
@@ -72,13 +72,13 @@ class Sru(Cell):
         return specs
 
     def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
-        """Return c, f, r and the input of the output [..., 4 n]; see `Cell.project_input`."""
+        """Return c, f, r and the input of the output [..., 4 n]."""
         if not self._copies_input:
             return super().project_input(params, x)
         return tf.concat([self.project(x, params["W"], self._bias(params, 1)), x], axis=-1)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return ``W`` and the bias; None if the input is already projected, or part of the result."""
         if self._copies_input or not self.input_projection:
             return None
         return params["W"], self._bias(params, 2)
@@ -95,7 +95,7 @@ class Sru(Cell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Update the cell by the gate f, and mix it with the input."""
         (c,) = state
         x, f, _, _ = tf.split(z, 4, axis=-1)
         f = tf.sigmoid(f + weights[0] * c if weights else f)
@@ -112,13 +112,13 @@ class Sru(Cell):
 
     @property
     def is_parallel(self) -> bool:
-        """Return whether no gate depends on the cell of the frame before; see `Cell.is_parallel`."""
+        """Return whether no gate depends on the cell of the frame before."""
         return not self.opts.recurrent_vectors
 
     def all_frames(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `Cell.all_frames`."""
+        """Compute the cells by a linear recurrence, and the outputs of all frames at once."""
         x, f, _, _ = tf.split(z, 4, axis=-1)
         c, last = linear_recurrence(tf.sigmoid(f), tf.sigmoid(-f) * x, state[0], lengths, reverse)
         h = self._output(weights, z, c, c)

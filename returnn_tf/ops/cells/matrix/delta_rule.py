@@ -127,7 +127,7 @@ def matrix_recurrence(factor: tf.Tensor, term: tf.Tensor, state: tf.Tensor) -> t
 
 
 def _loop(factor: tf.Tensor, term: tf.Tensor, state: tf.Tensor, transpose: bool = False) -> tf.Tensor:
-    """Return all states [steps + 1, ...]; see `matrix_recurrence`."""
+    """Run `matrix_recurrence` step by step; return all states [steps + 1, ...]."""
     steps = tf.shape(term)[0]
     factors = tf.TensorArray(factor.dtype, steps).unstack(factor)
     terms = tf.TensorArray(term.dtype, steps).unstack(term)

@@ -48,7 +48,7 @@ class DeltaNet(MatrixCell):
         chunk: int = chunk_option()
 
     def head_shape(self) -> tuple[int, int, int]:
-        """Return heads, keys and values; see `HeadsCell.head_shape`."""
+        """Return the heads, and the dims of keys and values by the options or else by n_out."""
         heads, dims = self.opts.num_heads, []
         for name in ("key_dim", "value_dim"):
             given = getattr(self.opts, name)
@@ -58,21 +58,21 @@ class DeltaNet(MatrixCell):
 
     @property
     def shift_frames(self) -> int:
-        """Return the number of frames before the current one in the convolution; see `MatrixCell.shift_frames`."""
+        """Return the number of frames before the current one in the convolution."""
         return int(self.opts.conv_size) - 1
 
     @property
     def projected_dim(self) -> int:
-        """Return the width of queries, keys, values and rates; see `Cell.projected_dim`."""
+        """Return the width of queries, keys, values and rates."""
         return self.shift_dim + self.heads
 
     @property
     def shift_dim(self) -> int:
-        """Return the width of what is convolved; see `MatrixCell.shift_dim`."""
+        """Return the width of the part that is convolved: queries, keys and values."""
         return self.heads * (2 * self.keys + self.values)
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the weights of input, convolution, normalisation and output."""
         bound = self.opts.conv_size**-0.5
         convolved = [*by_head(self.heads, self.keys, *"qk"), *by_head(self.heads, self.values, "v")]
         columns = [*convolved, *by_head(self.heads, 1, "rate")]
@@ -91,20 +91,20 @@ class DeltaNet(MatrixCell):
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return ``W``; there is no bias."""
         return params["W"], None
 
     def look_back(
         self, params: Params, x: tf.Tensor, recent: tf.Tensor, lengths: Optional[tf.Tensor]
     ) -> tuple[Any, tf.Tensor]:
-        """Compute the convolution; see `MatrixCell.look_back`."""
+        """Compute the convolution."""
         if x.shape.rank == 3:
             return causal_convolution(x, params["conv"], recent, lengths)
         frames, shift = shift_in(x, recent, self.shift_frames)
         return tf.add_n([frame * params["conv"][i] for i, frame in enumerate(frames)]), shift
 
     def head_frames(self, params: Params, z: tf.Tensor, seen: Any) -> HeadFrames:
-        """Compute queries, keys, values and rates; see `MatrixCell.head_frames`."""
+        """Compute queries, keys, values and rates."""
         q, k, v = tf.split(tf.nn.silu(seen), [self.heads * d for d in (self.keys, self.keys, self.values)], -1)
         q, k, v = (split_heads(x, self.heads) for x in (q, k, v))
         q, k = tf.math.l2_normalize(q, -1), tf.math.l2_normalize(k, -1)
@@ -114,9 +114,9 @@ class DeltaNet(MatrixCell):
     def in_chunks(
         self, frames: HeadFrames, state: tf.Tensor, lengths: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Run the delta rule in chunks; see `MatrixCell.in_chunks`."""
+        """Run the delta rule in chunks."""
         return delta_rule(frames, state, lengths=lengths, chunk=self.opts.chunk)
 
     def read(self, params: Params, y: tf.Tensor, frames: HeadFrames) -> tf.Tensor:
-        """Normalise the heads and project them; see `MatrixCell.read`."""
+        """Normalise the heads and project them."""
         return self.project(join_heads(normed(y, params["norm/scale"])), params["W_o"])

@@ -47,7 +47,7 @@ class GatedLinearAttention(HeadsCell):
         chunk: int = chunk_option()
 
     def head_shape(self) -> tuple[int, int, int]:
-        """Return heads, keys and values; see `HeadsCell.head_shape`."""
+        """Return the heads, with keys that share ``n_out * key_ratio``, and values that share n_out."""
         keys = self.n_out * self.opts.key_ratio
         keys = round(keys, 6) or keys  # 100 * 0.29 is 28.999999999999996
         self.check_divisible(self.n_out, "n_out", self.opts.num_heads)
@@ -66,7 +66,7 @@ class GatedLinearAttention(HeadsCell):
         return sum(self._splits)
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the weights of queries, keys, values and gates, and of the output."""
         n, head, keys, rank = self.n_out, self.values, self.heads * self.keys, self.opts.gate_rank
         of_keys, of_values, inputs = by_head(self.heads, self.keys), by_head(self.heads, head), input_part(self.in_dim)
         columns = (of_keys, of_keys, of_values, of_values, whole(rank))
@@ -84,11 +84,11 @@ class GatedLinearAttention(HeadsCell):
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return all matrices that the input is multiplied by, side by side; there is no bias."""
         return tf.concat([params[name] for name in _INPUT_WEIGHTS], axis=1), None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return all but the input weights; see `Cell.prepare`."""
+        """Return all but the input weights."""
         return [params[spec.name] for spec in self.param_specs() if spec.name not in _INPUT_WEIGHTS]
 
     def _heads(self, weights: Sequence[tf.Tensor], z: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -108,7 +108,7 @@ class GatedLinearAttention(HeadsCell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Update and read the matrices of the heads."""
         q, k, v, log_alpha, gate = self._heads(weights, z)
         o, last = one_frame(q, k, v, log_alpha, self.matrices(state[0]))
         return self._output(weights, o, gate), (join_heads(last, 3),)
@@ -116,7 +116,7 @@ class GatedLinearAttention(HeadsCell):
     def over_time(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `HeadsCell.over_time`."""
+        """Run gated linear attention in chunks."""
         q, k, v, log_alpha, gate = self._heads(weights, z)
         before, chunk = self.matrices(state[0]), self.opts.chunk
         o, last = chunkwise(q, k, v, log_alpha, before, lengths=lengths, reverse=reverse, chunk=chunk)

@@ -33,7 +33,7 @@ class HeadsCell(Cell):
     def over_time(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames in parallel; see `Cell.all_frames`.
+        """Compute all frames in parallel, for `all_frames`, which clears the padding.
 
         :param weights: from `prepare`
         :param z: [time, batch, projected_dim], 0 in the padding
@@ -68,13 +68,13 @@ class HeadsCell(Cell):
 
     @property
     def is_parallel(self) -> bool:
-        """Return True; see `Cell.is_parallel`."""
+        """Return True: all units of this kind have a form in chunks."""
         return True
 
     def all_frames(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `Cell.all_frames`."""
+        """Compute all frames by `over_time`, with zeros in the padding of input and output."""
         if lengths is None:
             return self.over_time(weights, z, lengths, state, reverse)
         outputs, last = self.over_time(weights, zero_padding(z, lengths), lengths, state, reverse)

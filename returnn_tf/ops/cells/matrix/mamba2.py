@@ -54,7 +54,7 @@ class Mamba2(HeadsCell):
     state_keys = ("conv", "S")
 
     def head_shape(self) -> tuple[int, int, int]:
-        """Return heads, keys and values; see `HeadsCell.head_shape`."""
+        """Return the heads of size headdim, and the dim of their states as that of the keys."""
         width, head, groups = self._width, self.opts.headdim, self.opts.ngroups
         if width % head:
             raise OptionError(
@@ -89,7 +89,7 @@ class Mamba2(HeadsCell):
         return (self.opts.d_conv - 1) * self._conv_dim, *super().state_sizes()
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the projections, the convolution, and decay, step size and skip of each head."""
         d_conv: int = self.opts.d_conv
         limit = d_conv**-0.5
         uniform = "random_uniform(%r, %r)" % (-limit, limit)
@@ -109,11 +109,11 @@ class Mamba2(HeadsCell):
         ]
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return ``in_proj``; there is no bias."""
         return params["in_proj"], None
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return all but the input weights; see `Cell.prepare`."""
+        """Return all but the input weights."""
         return [params[spec.name] for spec in self.param_specs()[1:]]
 
     def _heads(self, weights: Sequence[tf.Tensor], frames: Sequence[tf.Tensor], dt: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -145,7 +145,7 @@ class Mamba2(HeadsCell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Convolve the recent frames, and update and read the matrices of the heads."""
         gate, u, dt = self._split(z)
         frames, conv = shift_in(u, state[0], self.opts.d_conv - 1)
         q, k, x, v, log_decay = self._heads(weights, frames, dt)
@@ -155,7 +155,7 @@ class Mamba2(HeadsCell):
     def over_time(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `HeadsCell.over_time`."""
+        """Convolve all frames, and run linear attention in chunks."""
         gate, u, dt = self._split(running_order(z, lengths, reverse))
         frames, conv = with_recent_frames(u, state[0], self.opts.d_conv - 1, lengths)
         q, k, x, v, log_decay = self._heads(weights, frames, dt)

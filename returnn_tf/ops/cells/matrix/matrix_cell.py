@@ -71,11 +71,11 @@ class MatrixCell(HeadsCell):
         raise NotImplementedError
 
     def state_sizes(self) -> tuple[int, ...]:
-        """Return the lengths of the states; see `Cell.state_sizes`."""
+        """Return the sizes of the recent frames and of the matrices."""
         return (self.shift_frames * self.shift_dim, *super().state_sizes())
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return all parameters; see `Cell.prepare`."""
+        """Return all parameters."""
         return [params[spec.name] for spec in self.param_specs()]
 
     def _named(self, weights: Sequence[tf.Tensor]) -> Params:
@@ -84,7 +84,7 @@ class MatrixCell(HeadsCell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Look back at the recent frames, and update and read the matrices of the heads."""
         params = self._named(weights)
         seen, shift = self.look_back(params, z[:, : self.shift_dim], state[0], None)
         heads = self.head_frames(params, z, seen)
@@ -94,7 +94,7 @@ class MatrixCell(HeadsCell):
     def over_time(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `HeadsCell.over_time`."""
+        """Look back in all frames at once, and update and read the matrices in chunks."""
         params = self._named(weights)
         z = running_order(z, lengths, reverse)
         seen, shift = self.look_back(params, z[:, :, : self.shift_dim], state[0], lengths)

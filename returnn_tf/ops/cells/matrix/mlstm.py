@@ -56,7 +56,7 @@ class MLstm(HeadsCell):
     state_keys = ("C", "n", "m")
 
     def head_shape(self) -> tuple[int, int, int]:
-        """Return heads, keys and values; see `HeadsCell.head_shape`."""
+        """Return the heads, which share n_out as keys and as values."""
         self.check_divisible(self.n_out, "n_out", self.opts.num_heads)
         return self.opts.num_heads, self.n_out // self.opts.num_heads, self.n_out // self.opts.num_heads
 
@@ -70,7 +70,7 @@ class MLstm(HeadsCell):
         return 4 * self.n_out + 2 * self.heads
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the weights of queries, keys, values and output gates, and those of the scalar gates."""
         n, heads, inputs = self.n_out, self.heads, input_part(self.in_dim)
         vectors, gates = by_head(heads, self.values, *"qkvo"), by_head(heads, 1, *"if")
         return [
@@ -85,12 +85,12 @@ class MLstm(HeadsCell):
         return by_head(self.heads, self.values)
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
-        """Return the input weights; see `Cell.input_weights`."""
+        """Return both matrices side by side, and both biases."""
         weights = tf.concat([params["W"], params["W_gates"]], axis=1)
         return weights, tf.concat([params["b"], params["b_gates"]], axis=0)
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return nothing: there are no recurrent weights; see `Cell.prepare`."""
+        """Return nothing: there are no recurrent weights."""
         return []
 
     def _split(self, z: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -102,7 +102,7 @@ class MLstm(HeadsCell):
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
-        """Compute one step; see `Cell.step`."""
+        """Update the memory, stabilised by the maximum of the gates so far, and read it."""
         q, k, v, gate, i, log_f = self._split(z)
         c, n, before = state
         m = tf.maximum(log_f + before, i)
@@ -113,7 +113,7 @@ class MLstm(HeadsCell):
     def over_time(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, lengths: Optional[tf.Tensor], state: State, reverse: bool
     ) -> tuple[tf.Tensor, State]:
-        """Compute all frames; see `HeadsCell.over_time`."""
+        """Stabilise the gates of all frames, and run linear attention in chunks."""
         q, k, v, gate, i, log_f = self._split(z)
         c, n, m_first = state
         m, before, m_last = stabiliser(log_f, i, m_first, lengths=lengths, reverse=reverse)

@@ -41,7 +41,7 @@ class Rwkv(MatrixCell):
         chunk: int = chunk_option()
 
     def head_shape(self) -> tuple[int, int, int]:
-        """Return heads, keys and values; see `HeadsCell.head_shape`."""
+        """Return the heads of head_size, which is by default 64 or n_out if that is less."""
         size = self.opts.head_size or min(64, self.n_out)
         if self.n_out % size:
             raise OptionError(
@@ -57,7 +57,7 @@ class Rwkv(MatrixCell):
 
     @property
     def projected_dim(self) -> int:
-        """Return the width of a frame, which is projected only after token shift; see `Cell.projected_dim`."""
+        """Return the width of a frame, which is projected only after token shift."""
         return self.in_dim
 
     @property

@@ -50,7 +50,7 @@ class Rwkv6(Rwkv):
         decay_rank: int = option(64, help="rank of the data-dependent decay", check=at_least(1))
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the weights of token shift, decay, bonus, heads, gate and output."""
         n, in_dim, depth, share = self.n_out, self.in_dim, self.depth, self.channel_share()
         mixes = {"x": self.mix(1), "w": self.mix(1), "k": self.mix(1), "v": self.mix(1, 0.3 * depth)}
         mixes.update(r=self.mix(0.5), g=self.mix(0.5))
@@ -69,7 +69,7 @@ class Rwkv6(Rwkv):
         ]
 
     def head_frames(self, params: Params, z: tf.Tensor, seen: Any) -> HeadFrames:
-        """Compute receptance, key, value, decay and gate; see `MatrixCell.head_frames`."""
+        """Compute receptance, key, value, decay and gate."""
         before, x = seen
         difference = before - x
         hidden = tf.tanh(self.project(x + difference * params["mix_x"], params["mix_A"]))
@@ -85,10 +85,10 @@ class Rwkv6(Rwkv):
     def in_chunks(
         self, frames: HeadFrames, state: tf.Tensor, lengths: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Run linear attention in chunks; see `MatrixCell.in_chunks`."""
+        """Run linear attention in chunks."""
         opts = {"lengths": lengths, "chunk": self.opts.chunk, "bonus": frames.bonus}
         return chunkwise(frames.r, frames.k, frames.v, frames.log_decay, state, **opts)
 
     def read(self, params: Params, y: tf.Tensor, frames: HeadFrames) -> tf.Tensor:
-        """Normalise the heads, gate and project them; see `MatrixCell.read`."""
+        """Normalise the heads, gate and project them."""
         return self.project(self.group_norm(params, y) * frames.gate, params["W_o"])

@@ -54,7 +54,7 @@ class Rwkv7(Rwkv):
         gate_rank: int = option(128, help="rank of the output gate", check=at_least(1))
 
     def param_specs(self) -> list[CellParam]:
-        """Declare the parameters; see `Cell.param_specs`."""
+        """Declare the weights of token shift, decay, rate, removal, replacement, bonus, heads, gate and output."""
         n, in_dim = self.n_out, self.in_dim
         powers = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}
         inputs, channels = self.axes_in_out()
@@ -79,7 +79,7 @@ class Rwkv7(Rwkv):
         ]
 
     def head_frames(self, params: Params, z: tf.Tensor, seen: Any) -> HeadFrames:
-        """Compute receptance, keys, value, decay and gate; see `MatrixCell.head_frames`."""
+        """Compute receptance, keys, value, decay and gate."""
         before, x = seen
         mixed = {name: x + (before - x) * params["mix_" + name] for name in "rwkvag"}
         r, k, v = (self.project(mixed[name], params["W_" + name]) for name in "rkv")
@@ -95,11 +95,11 @@ class Rwkv7(Rwkv):
     def in_chunks(
         self, frames: HeadFrames, state: tf.Tensor, lengths: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Run the delta rule in chunks; see `MatrixCell.in_chunks`."""
+        """Run the delta rule in chunks."""
         return delta_rule(frames, state, lengths=lengths, chunk=self.opts.chunk)
 
     def read(self, params: Params, y: tf.Tensor, frames: HeadFrames) -> tf.Tensor:
-        """Normalise the heads, add the bonus, gate and project; see `MatrixCell.read`."""
+        """Normalise the heads, add the bonus, gate and project."""
         bonus = split_heads(params["bonus"], self.heads)
         current = tf.reduce_sum(frames.r * bonus * frames.k, -1, keepdims=True) * frames.v
         return self.project((self.group_norm(params, y) + join_heads(current)) * frames.gate, params["W_o"])
