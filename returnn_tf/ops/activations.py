@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 from returnn_tf.config.errors import OptionError, did_you_mean
+from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
 #: Activations which normalise over the feature axis, and therefore want it last.
@@ -19,13 +20,22 @@ def clipped_log(x: Any, eps: float = 1e-20) -> Any:
     return tf.math.log(tf.maximum(x, tf.cast(eps, x.dtype)))
 
 
-def _safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = False) -> Any:
+def safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = False) -> Any:
+    """Compute the logarithm of ``max(x, eps)``.
+
+    :param use_fake_grad: the gradient where x is below eps is that at eps, not 0
+    """
     return tf.math.log(_floor_with_gradient(x, eps)) if use_fake_grad else clipped_log(x, eps)
 
 
 def _floor_with_gradient(x: Any, floor: float) -> Any:
     """Return ``max(x, floor)``; the gradient is that of x also below the floor."""
-    return tf.stop_gradient(tf.maximum(x, tf.cast(floor, x.dtype))) + (x - tf.stop_gradient(x))
+
+    @custom_gradient
+    def run(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+        return tf.maximum(x, tf.cast(floor, x.dtype)), lambda dy: dy
+
+    return run(x)
 
 
 def clipped_exp(x: Any, eps: float = 1e-20) -> Any:
@@ -77,7 +87,7 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "expm1": lambda x: tf.math.expm1(x),
     "log": lambda x: tf.math.log(x),
     "log1p": lambda x: tf.math.log1p(x),
-    "safe_log": _safe_log,
+    "safe_log": safe_log,
     "safe_exp": clipped_exp,
     "sqrt": lambda x: tf.sqrt(x),
     "rsqrt": lambda x: tf.math.rsqrt(x),

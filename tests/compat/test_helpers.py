@@ -38,6 +38,7 @@ CASES: list[Any] = [
     ("filter_ended_scores(tf.constant([[1., 2.], [3., 4.]]), tf.constant([True, False]))",
      np.array([[0, -1e30], [3, 4]], "float32")),
     ("safe_log(tf.constant([0., 1.]))", np.array([np.log(1e-20), 0], "float32")),
+    ("safe_log(tf.constant([0., 1.]), eps=1e-7, use_fake_grad=True)", np.array([np.log(1e-7), 0], "float32")),
     ("safe_exp(tf.constant([100., 0.]))", np.array([1e20, 1], "float32")),
     ("py_print(x, ['value', 3], summarize=1)", X),
     ("dot(x, tf.ones([4, 2]))", X @ np.ones((4, 2), "float32")),
@@ -46,6 +47,8 @@ CASES: list[Any] = [
     ("dropout(x, 1.0)", X),
     ("get_linear_alignment_out_to_in_indices([7, 3, 2], [3, 3, 4])", [[1, 3, 5, 0], [0, 1, 2, 0], [0, 0, 1, 1]]),
     ("get_linear_alignment_out_to_in_indices([7, 3], [3, 1], pad_value=-1)", [[1, 3, 5], [1, -1, -1]]),
+    ("get_linear_alignment_out_to_in_indices([28, 14], [13, 21])[0, 6]", 13),  # 7 * 29 / 14 = 14.5
+    ("get_linear_alignment_out_to_in_indices([14], [21])[0, 10]", 7),  # 11 * 15 / 22 = 7.5
     ("get_rnnt_linear_aligned_output([4, 4, 3], [[1, 2, 3], [1, 0, 0], [1, 2, 0]], [3, 1, 2], 9)[0]",
      [[9, 1, 9, 2, 9, 3, 9], [9, 9, 1, 9, 9, 0, 0], [9, 1, 9, 2, 9, 0, 0]]),
     ("get_rnnt_linear_aligned_output([4, 4, 3], [[1, 2, 3], [1, 0, 0], [1, 2, 0]], [3, 1, 2], 9)[1]", [7, 5, 5]),

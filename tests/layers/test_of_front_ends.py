@@ -69,6 +69,13 @@ def test_safe_log_with_the_gradient_of_log(opts: Any, slope: Any) -> None:
     np.testing.assert_allclose(gradient, slope, rtol=1e-5)
 
 
+def test_safe_log_of_infinity_with_the_gradient_of_log() -> None:
+    opts = {"use_fake_grad": True}
+    network = {"output": {"class": "activation", "activation": "safe_log", "opts": opts, "from": "data"}}
+    value = net_of(network).run({"data": np.full((1, 1, 3), np.inf, "float32"), "data/size0": [1]})
+    np.testing.assert_array_equal(value.layers["output"].value, np.inf)
+
+
 @pytest.mark.parametrize("axis", ["F", "feature"])
 def test_squeeze_of_an_axis_that_labels_lack(axis: str) -> None:
     extern_data = {"data": {"dim": 7}, "classes": {"dim": 5, "sparse": True}}

@@ -65,5 +65,6 @@ def _lens(lens: Any) -> Any:
 
 def _places(n: Any, lens: Any, count: Any) -> Any:
     """Return the position of each of ``count`` entries in sequences of these lengths, [batch, n]; it may be outside."""
-    steps = tf.cast(lens + 1, tf.float64) / tf.cast(count + 1, tf.float64)
-    return tf.cast(tf.round(tf.cast(n + 1, tf.float64) * steps[:, None]), tf.int32) - 1
+    n, lens, count = (tf.cast(x + 1, tf.float64) for x in (n, lens, count))
+    # One division, the last operation: a rounded step would turn exact halves into numbers beside them.
+    return tf.cast(tf.round(n * lens[:, None] / count[:, None]), tf.int32) - 1

@@ -8,10 +8,10 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from returnn_tf.compat.helpers.shapes import get_shape
-from returnn_tf.ops.activations import clipped_exp, clipped_log
+from returnn_tf.ops.activations import clipped_exp
+from returnn_tf.ops.activations import safe_log as safe_log
 from returnn_tf.util.lazy_tf import tf
 
-safe_log = clipped_log
 safe_exp = clipped_exp
 
 

@@ -86,7 +86,7 @@ class TripletLoss(Loss):
     def _over_pairs(self, blocks: list[Any], labels: Any) -> Any:
         x = tf.math.l2_normalize(tf.concat(blocks, axis=0), axis=-1, epsilon=1e-15)
         distance = 1.0 - tf.matmul(x, x, transpose_b=True)
-        same = tf.equal(labels**2, labels[:, None] * labels)
+        same = tf.logical_or(tf.equal(labels, labels[:, None]), tf.equal(labels, 0))
         missing = tf.maximum(tf.cast(self.margin, x.dtype) - distance, 0.0)
         return 0.5 * tf.reduce_sum(tf.where(same, distance, missing))
 

@@ -58,6 +58,19 @@ def test_triplets(by_frame: bool, views: int, margin: float) -> None:
     assert out.counts["output"] == 9 * views * len(x)
 
 
+def test_triplets_of_many_labels() -> None:
+    """Squares of labels exceed their type."""
+    extern_data = {
+        "data": {"shape": (6,), "time_dim_axis": None},
+        "labels": {"shape": (3,), "dim": 2**18, "sparse": True, "time_dim_axis": None},
+    }
+    layer = {"class": "copy", "loss": "triplet_loss", "target": "labels", "loss_opts": {"margin": 0.5}}
+    x, labels = _triplets(False, 3)["data"], np.array([[2**16, 2**17, 2**16 + 1]] * 3)
+    out = network_of(layer, extern_data=extern_data).run({"data": x, "labels": labels.astype("int32")})
+    rows = np.concatenate([x[:, :2], x[:, 2:4], x[:, 4:]])
+    np.testing.assert_allclose(out.losses["output"], _pairs(rows, labels.T.reshape(-1), 0.5), rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     "change, opts, message",
     [

@@ -149,7 +149,7 @@ def _quotient(x: tuple[tf.Tensor, tf.Tensor], y: tuple[tf.Tensor, tf.Tensor]) ->
     return (x[0] * y[0] + x[1] * y[1]) / square, (x[1] * y[0] - x[0] * y[1]) / square
 
 
-#: CellFrames of a chunk, a power of 2: states are in memory only between chunks.
+#: Frames of a chunk, a power of 2: states are in memory only between chunks.
 CHUNK = 32
 
 

@@ -13,7 +13,7 @@ from returnn_tf.ops.cells.time_axis import frame_mask
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
-#: CellFrames whose products are computed one by one, without the state: a power of 2.
+#: Frames whose products are computed one by one, without the state: a power of 2.
 _BASE = 4
 
 
