@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from returnn_tf.cli import check
 from returnn_tf.cli.main import main
 
 try:
@@ -291,6 +292,22 @@ def test_only_json_on_standard_output(tmp_path):
     )
     assert done.returncode == 0 and json.loads(done.stdout)["ok"]
     assert "hello" in done.stderr and "world" in done.stderr
+
+
+@pytest.mark.parametrize("error, kinds", [(KeyboardInterrupt(), None), (RuntimeError("a bug"), ["program"])])
+def test_no_document(error, kinds, tmp_path, monkeypatch, capsys):
+    """A check that the user stops writes none; one that fails in the document itself writes another one."""
+    path = tmp_path / "my.config"
+    path.write_text(SMALL)
+
+    def fail(*args, **options):
+        raise error
+
+    monkeypatch.setattr(check, "document", fail)
+    with pytest.raises(type(error)):
+        check.run(["--json", str(path)])
+    out = capsys.readouterr().out
+    assert kinds == ([each["kind"] for each in json.loads(out)["diagnostics"]] if out else None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable
-from typing import Optional
+from typing import Any, Optional, TextIO
 
 from returnn_tf.cli.check.document import document, failure, stdout_for_json
 from returnn_tf.cli.check.migration import MigrationNote, counted, migration, table
@@ -56,16 +56,19 @@ def run(args: list[str]) -> int:
             found = _collect(args)
             if found.graph is not None and found.check.plan is not None:
                 draw(found.check.plan, found.graph)
-        except Exception as exc:
-            result = failure(exc, logged)
-            raise
-        else:
             warned = [*found.warnings, *(text for text in logged if text not in found.warnings)]
-            result = document(found.check, warned, found.migration, strict=STRICT in found.flags)
-        finally:
-            file.write(json.dumps(result, indent=1, allow_nan=False) + "\n")
-            file.flush()
+            _write(document(found.check, warned, found.migration, strict=STRICT in found.flags), file)
+        except BrokenPipeError:
+            raise
+        except Exception as exc:
+            _write(failure(exc, logged), file)
+            raise
     return _finish(found)
+
+
+def _write(result: dict[str, Any], file: TextIO) -> None:
+    file.write(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    file.flush()
 
 
 @dataclasses.dataclass(frozen=True)
