@@ -72,8 +72,18 @@ def text_cached(command: Sequence[str], make: Callable[[], str], folders: Sequen
 
 
 def _folder() -> pathlib.Path:
-    folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "returnn_tf_tests"
-    folder.mkdir(parents=True, exist_ok=True)
+    """Return the folder of the cache: in that of the user or, where none can be written, in the temporary folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = pathlib.Path(home) / "returnn_tf_tests"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        pass
+    if not os.access(folder, os.W_OK):
+        folder = pathlib.Path(tempfile.gettempdir()) / ("returnn_tf_tests_%d" % os.getuid())
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise PermissionError("%s belongs to somebody else" % folder)
     return folder
 
 

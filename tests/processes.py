@@ -9,6 +9,7 @@ TensorFlow are the subject of starts a process by itself.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import pathlib
@@ -61,15 +62,26 @@ def run(
         server.stdin.write(json.dumps([arguments, where, environment, *paths]).encode() + b"\n")
         server.stdin.flush()
         (pid,) = json.loads(server.stdout.readline())
-        late = not select.select([server.stdout], [], [], timeout)[0]
+        try:
+            late = not select.select([server.stdout], [], [], timeout)[0]
+        except BaseException:  # such as Ctrl-C, which programs in sessions of their own do not get
+            _Server.process = None  # this one still has to say how the program ended
+            _kill(pid)
+            raise
         if late:
-            os.killpg(pid, signal.SIGKILL)
+            _kill(pid)
         code, seconds = json.loads(server.stdout.readline())
         _Server.seconds += seconds
         output, errors = (pathlib.Path(path).read_text("utf8", "replace") for path in paths)
     if late:
         raise subprocess.TimeoutExpired(arguments, timeout, output, errors)
     return subprocess.CompletedProcess([sys.executable, *arguments], code, output, errors)
+
+
+def _kill(pid: int) -> None:
+    """Kill a program and what it started, if it has not ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _start() -> subprocess.Popen[bytes]:
