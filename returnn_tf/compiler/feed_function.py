@@ -25,7 +25,7 @@ class FeedFunction:
     :param jit_compile: let XLA compile the graph, once for each shape of the tensors
     """
 
-    #: How many graphs were made in this process: a step in which the number grows does not tell the speed of others.
+    #: The number of graphs made in this process: a step in which the number grows does not tell the speed of others.
     graphs_made: ClassVar[int] = 0
 
     def __init__(

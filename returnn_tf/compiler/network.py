@@ -81,7 +81,7 @@ class Network:
         #: Training steps done so far; the trainer increments it, loading a model sets it, and schedules read it.
         self.global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._feed_format: Optional[FeedFormat] = None
-        #: What layers such as hdf_dump write in the tasks; `run` writes nothing, as it does not know the sequences.
+        #: Files of layers such as hdf_dump, written in the tasks; `run` writes nothing, as it knows no sequences.
         dumping: dict[str, Any] = {node.path: node.layer for node in plan.nodes if node.layer.has_sink}
         self.sinks = OpenSinks(dumping)
         self._functions: dict[tuple[tuple[str, ...], bool, bool], FeedFunction] = {}

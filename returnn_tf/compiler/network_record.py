@@ -35,7 +35,7 @@ def network_record(plan: Plan) -> Record:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where a layer of a loop is computed.
+    """The loop and the zone in which a layer is computed.
 
     :param loop: path of the `rec` layer
     :param zone: "before", "step" or "after" the loop; "all": for all steps at once, as there is none
@@ -52,7 +52,7 @@ class _Network:
         self._plan = plan
         self._dims: dict[Dim, int] = {}
         self._loops: list[LoopPlan] = []
-        #: What a step reads of the previous one -> the layer there.
+        #: Node that stands for a value of the previous step -> the layer there.
         self._previous: dict[Node, Node] = {}
         self._in_step: dict[Node, str] = {}
         self._iterating = [node.path for node in plan.visible_nodes() if node.layer.iterates_unit]

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class OnExit(enum.Enum):
-    """How an auxiliary value changes where the output of a layer leaves a loop and gains the step axis in front."""
+    """The change of an auxiliary value where the output of a layer leaves a loop and gains the step axis in front."""
 
     #: It is unknown outside.
     DROP = "drop"

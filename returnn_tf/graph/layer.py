@@ -118,7 +118,7 @@ class Layer(Sealable):
     of = cast("Union[None, str, Node]", None)
     #: Name or function of the activation that gives the output, if there is one.
     activation = cast(Activation, None)
-    #: What to load into the parameters below this layer, see `returnn_tf.engine.checkpoints.preload`.
+    #: The values to load into the parameters below this layer, see `returnn_tf.engine.checkpoints.preload`.
     load_on_init = cast(Any, None)
     #: For each source: None, or what follows its name in the tuple that ``from`` has in place of a name.
     source_options = cast(Sequence[Any], ())
@@ -540,7 +540,7 @@ class Node(Sealable):
     loop_states: dict[str, Any] = dataclasses.field(default_factory=dict)
     #: State -> what is kept of it from batch to batch, see `PlanContext.keep`.
     kept: dict[str, KeptSpec] = dataclasses.field(default_factory=dict)
-    #: What the layer found for further outputs, by their names.
+    #: The plans of further outputs, by their names.
     sub_plans: dict[str, Any] = dataclasses.field(default_factory=dict)
     #: The layer whose output this one passes on, such as the layer "output" of a subnetwork.
     passes_on: Optional[Node] = None
@@ -589,7 +589,7 @@ class Node(Sealable):
 
     @property
     def plan(self) -> LayerPlan:
-        """What the layer found when it was planned."""
+        """The result of `template`."""
         assert self.found is not None, "layer %s is not planned yet" % self.path
         return self.found
 

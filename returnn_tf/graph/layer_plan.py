@@ -1,4 +1,4 @@
-"""What layers find when their templates are inferred, as records."""
+"""The results of planning layers, as records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known while the ops of one graph are emitted: options of the caller, values, lengths, states of loops."""
+"""The state of one graph while its ops are emitted: options of the caller, values, lengths, states of loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from returnn_tf.graph.semantics import Semantics
 
 @dataclasses.dataclass(frozen=True)
 class LoweringOptions:
-    """What the caller asks for.
+    """The options of the caller.
 
     :param train: whether this is a training graph
     :param process_offset: in distributed training: other than 0 in all processes but the first, for random numbers of
@@ -94,7 +94,7 @@ class LoopStep:
 
 @dataclasses.dataclass
 class SearchValues:
-    """What a searching loop knows, and what is left of it when it is done.
+    """The state of a searching loop, and its results.
 
     :param hypotheses: in the step of the loop: scores and flags, see `returnn_tf.loops.hypotheses`
     :param in_place: whether layers may keep `InPlace` states, see `returnn_tf.loops.hypotheses`
@@ -118,7 +118,7 @@ class SearchValues:
 
 @dataclasses.dataclass
 class AfterStep:
-    """What remains to be done with the values of a step.
+    """The tasks that remain after the values of a step are computed.
 
     :param updates: emit assignments to variables
     :param meta_losses: losses on the gradient at a layer, see `returnn_tf.graph.after_step.meta_loss`

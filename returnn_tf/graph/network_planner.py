@@ -1,4 +1,4 @@
-"""What layers use of the compiler while they are planned."""
+"""The interface of the compiler to layers while they are planned."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass
 class NodeValues:
-    """What the layers have emitted so far.
+    """The values that layers have emitted so far.
 
     :param outputs: by node, in the layout of its template
     :param sub_outputs: further outputs, by node and name

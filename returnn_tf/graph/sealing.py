@@ -19,7 +19,7 @@ class SealedError(ConfigError, AttributeError):
 class Sealable:
     """An object whose attributes cannot be set after `seal`."""
 
-    #: How a refusal names the object; "" until it is sealed.
+    #: The name of the object in a refusal; "" until it is sealed.
     _sealed: ClassVar[str] = ""
 
     def seal(self, place: str) -> None:

@@ -1,4 +1,4 @@
-"""What a loop reads from outside: parameters, arrays read step by step, values once per hypothesis of a search."""
+"""The inputs of a loop from outside: parameters, arrays read step by step, values once per hypothesis of a search."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _MOST_RESERVED = 10_000
 
 
 class StackedResult:
-    """What a loop writes in each step, in one array that is stacked at its end.
+    """A value that a loop writes in each step, in one array that is stacked at its end.
 
     :param dtype: of an entry
     :param sizes: of an entry: ints or int32 scalars; None where it is not known before the loop

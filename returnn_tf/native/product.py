@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class _Form(NamedTuple):
-    """What the op multiplies with where it is faster than TensorFlow.
+    """The instructions that the op uses where it is faster than TensorFlow.
 
     :param least_size: numbers of a matrix that was measured to be faster with 2000 frames
     :param function: of the library: whether it was compiled with it, and may use it

@@ -1,4 +1,4 @@
-"""What all planners of one network share. No TensorFlow."""
+"""The state that all planners of one network share. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from returnn_tf.tensor.dim_binding import DeclaredDims
 
 
 class Compilation:
-    """What all planners of one network share: its inputs, its dims, its nodes and its results.
+    """The state that all planners of one network share: its inputs, its dims, its nodes and its results.
 
     :param network: the network dict
     :param extern_data: templates by data key

@@ -20,7 +20,7 @@ from returnn_tf.tensor import Data, Dim
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a loop can see of a node outside.
+    """The properties of a node outside that a loop can see.
 
     :param layer: the class of the layer
     """
@@ -65,7 +65,7 @@ class Question:
     name: Union[str, Dim]
 
 
-#: What is known of a node; or whether lengths are known.
+#: The properties of a node; or whether lengths are known.
 Answer = Union[Facts, bool]
 
 
@@ -92,7 +92,7 @@ def same_answer(a: Answer, b: Answer) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class RememberedLoop:
-    """What became of a loop.
+    """The result of planning a loop.
 
     :param unit: kept alive so that its id stays unique
     :param tolerance: of the rounds around, see `Round.tolerance`

@@ -69,7 +69,7 @@ _MAX_DEPTH = 40
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where the layers of a network are computed; a nested network is where its layer is.
+    """The place where the layers of a network are computed; a nested network is where its layer is.
 
     :param planned_nodes: collects these nodes in the order of their computation
     :param results: collects the layers whose values or losses are wanted

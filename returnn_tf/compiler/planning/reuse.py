@@ -17,7 +17,7 @@ from returnn_tf.graph.params.reuse import CustomParam, LayerAsParam, OpenParam, 
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Dim
 
-#: What may provide a parameter.
+#: The providers of a parameter.
 Provider = Union[ParamSpec, LayerAsParam, CustomParam]
 
 

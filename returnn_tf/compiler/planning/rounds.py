@@ -26,7 +26,7 @@ MAX_ROUNDS = 20
 
 @dataclasses.dataclass(frozen=True)
 class RoundResult:
-    """What a round found.
+    """The result of a round.
 
     :param templates: by name of the layers referenced by ``prev:``
     :param states: the hidden states of these layers

@@ -1,4 +1,4 @@
-"""What names in a network dict mean; from the dict alone, so nothing is planned here."""
+"""The meaning of names in a network dict; from the dict alone, so nothing is planned here."""
 
 from __future__ import annotations
 

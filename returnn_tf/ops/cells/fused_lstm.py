@@ -131,14 +131,14 @@ def _block_lstm(x: tf.Tensor, weights: Weights, lengths: Optional[tf.Tensor], st
 BLOCK_LSTM = FusedForm(_block_lstm, most_weights=1 << 16)
 
 
-#: What the input of the first step is in the feature that empties the state.
+#: The value, in the first step, of the feature that empties the state.
 _RESET = 1000.0
 
 
 def _tflite_lstm(
     x: tf.Tensor, weights: tuple[NDArray[Any], ...], lengths: Optional[tf.Tensor], state: State
 ) -> tuple[tf.Tensor, State]:
-    """Run an LSTM over all frames; see `FusedForm`.
+    """Run the LSTM op of TFLite over all frames.
 
     TFLite's converter makes its op of a function that it takes for the LSTM layer of Keras: it gets input, h, c,
     weights, recurrent weights, bias, and returns five tensors, of which only the second one, all outputs, is read.

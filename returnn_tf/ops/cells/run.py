@@ -13,7 +13,7 @@ from returnn_tf.util.lazy_tf import tf
 
 
 class _Form(NamedTuple):
-    """How a cell runs over all frames.
+    """The way in which a cell runs over all frames.
 
     :param projects: the kernel gets the input itself, and projects it
     :param in_time_order: the kernel gets frames in the order of time, and sets padded outputs to 0; else it gets them

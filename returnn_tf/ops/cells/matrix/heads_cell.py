@@ -1,4 +1,4 @@
-"""What units with a matrix per head as state have in common."""
+"""The base class of units with a matrix per head as state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the time mixing of RWKV-6 and that of RWKV-7 have in common."""
+"""The base class of the time mixing of RWKV-6 and RWKV-7."""
 
 from __future__ import annotations
 
