@@ -85,6 +85,14 @@ def test_without_data(tmp_path, capsys):
     assert "Did you mean '--no-data'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("suffix", ["", ".index", ".meta"])
+def test_checkpoint_to_load(suffix, tmp_path):
+    """A checkpoint may have the name of one of its files, as in a training."""
+    (tmp_path / "old.001.index").touch()
+    path = "%s/old.001%s" % (tmp_path, suffix)
+    assert _check(tmp_path, GOOD + "preload_from_files = {'a': {'filename': %r, 'init_for_train': True}}\n" % path) == 0
+
+
 def test_notes(tmp_path, capsys):
     """What does not stop the task of the config is a warning."""
     assert _check(tmp_path, GOOD.replace("train =", "_train =") + "search_output_layer = 'decision'\n") == 0

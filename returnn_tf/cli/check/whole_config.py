@@ -24,6 +24,7 @@ from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets import dataset_from_config
 from returnn_tf.engine.checkpoints import preload
+from returnn_tf.engine.checkpoints.checkpoint import strip_suffix
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
@@ -225,7 +226,7 @@ class ConfigCheck:
     def _checkpoints(self) -> None:
         """Look for the checkpoints to be loaded."""
         for entry in preload.entries(self.config):
-            if self._with_data and not checkpoint_exists(entry.filename.removesuffix(".index")):
+            if self._with_data and not checkpoint_exists(strip_suffix(entry.filename)):
                 raise CommandDataError("%s: there is no checkpoint %r" % (entry.where, entry.filename))
 
     def _datasets(self) -> None:
