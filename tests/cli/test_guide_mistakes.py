@@ -75,7 +75,7 @@ MISTAKES = {
     ),
     "number of a source in a loop": Mistake(
         LOOP, "source(2)", "source(3)",
-        r"Layer 'loop/output' .* the eval code has source\(3\), but there are 3 sources", "dims", NO_DATA,
+        r"Layer 'loop/output' .* the eval code has source\(3\), but there are 3 sources", "code-in-configs", NO_DATA,
     ),
     "the step itself": Mistake(
         LOOP, '["gate", "prev:output"', '["gate", "output"', r"in a cycle: loop/output <- loop/output\. .* 'prev:'",

@@ -142,9 +142,9 @@ def test_a_signal_does_not_wait_and_the_next_run_writes_what_lacks() -> None:
     stop = StopRequest()
     never = Build(threading.Event())
 
-    def build(plan: Plan) -> bytes:
+    def build(plan: Plan, config: Config) -> bytes:
         stop.signum = signal.SIGTERM
-        return never(plan)
+        return never(plan, config)
 
     begin = time.monotonic()
     with pytest.raises(Stopped):

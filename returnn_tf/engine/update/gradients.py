@@ -52,7 +52,7 @@ def _is_large(grads: Sequence[Any]) -> bool:
     return size >= _LEAST_SIZE and all(grad.dtype == tf.float32 for grad in grads)
 
 
-@form(native_global_norm, where=lambda grads: _is_large(grads) and update_ops())
+@form(native_global_norm, where=lambda grads: grads and _is_large(grads) and update_ops())
 def fused_global_norm(grads: Sequence[Any]) -> Any:
     """Return `global_norm`, by one op if a native one can; it has no gradient."""
     return global_norm(grads)
