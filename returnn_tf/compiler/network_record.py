@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
@@ -212,16 +211,3 @@ def _loop(loop: LoopPlan) -> Record:
 def number(value: Any) -> Any:
     """Return a number, or None for one that JSON does not have; other values unchanged."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def plain(value: Any) -> Any:
-    """Return a value of a setting as JSON has it; what JSON has no form for as its Python text."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return repr(value)

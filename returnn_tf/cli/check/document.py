@@ -13,11 +13,12 @@ from returnn_tf._version import __version__
 from returnn_tf.cli.check.diagnostics import ERROR, NOTE, WARNING, Diagnostic, Locator, of_exception, of_migration
 from returnn_tf.cli.check.migration import MigrationNote
 from returnn_tf.cli.check.whole_config import ConfigCheck, Fault
-from returnn_tf.compiler.network_record import network_record, plain
+from returnn_tf.compiler.network_record import network_record
 from returnn_tf.config import Config
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.pretrain.checks import Stage, stages
+from returnn_tf.engine.support.fingerprint import plain
 
 #: Of the document. It becomes 2 when something that a reader may rely on is removed, renamed or means something else.
 SCHEMA_VERSION = 1

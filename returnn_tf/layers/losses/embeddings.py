@@ -7,6 +7,7 @@ from typing import Any
 from returnn_tf.config.options import at_least, option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, batch_major, frame_axis, frame_order
 from returnn_tf.graph.registry import register_loss
+from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -14,6 +15,11 @@ def _need_vectors(loss: Loss, ctx: LossPlanContext) -> None:
     output = ctx.output
     if output.sparse or not output.dtype.startswith("float") or output.dim is None:
         raise ctx.error("the loss %r needs dense float output with features, but it is %s." % (loss.class_name, output))
+
+
+def _frame_mask(ctx: LossContext, data: Data) -> Any:
+    """Return the mask of valid frames, to be broadcast over features; None without padding."""
+    return ctx.masks(data, [axis for axis in data.dynamic_axes if axis != data.feature_axis])
 
 
 @register_loss("triplet_loss")
@@ -77,7 +83,7 @@ class TripletLoss(Loss):
         labels, target = ctx.target_value, ctx.target
         first = [axis for axis in frame_order(target) if axis != target.rank - 1]
         labels = tf.transpose(labels, [*first, target.rank - 1])
-        mask = ctx.masks(data, [axis for axis in data.dynamic_axes if axis != data.feature_axis])
+        mask = _frame_mask(ctx, data)
         if mask is None:
             return tf.reshape(x, [-1, x.shape[-1]]), tf.reshape(labels, [-1, 3])
         mask = tf.broadcast_to(tf.squeeze(mask, -1) if mask.shape.rank == x.shape.rank else mask, tf.shape(x)[:-1])
@@ -167,5 +173,5 @@ class DeepClusteringLoss(Loss):
     def _valid(self, ctx: LossContext, x: Any, data: Any) -> Any:
         """Return [batch, time, features] with zeros in padded frames."""
         x, data = batch_major(x, data)
-        mask = ctx.masks(data, [axis for axis in data.dynamic_axes if axis != data.feature_axis])
+        mask = _frame_mask(ctx, data)
         return x if mask is None else tf.where(mask, x, tf.zeros_like(x))
