@@ -17,10 +17,9 @@ from returnn_tf.graph.check_numerics import checked_finite
 from returnn_tf.graph.constraints import layer_constraint
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node, op_scope
-from returnn_tf.graph.frame_packings import FramePackings
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossContext, LossNode
-from returnn_tf.graph.lowering import Lowering, LoweringOptions, ParamValues
+from returnn_tf.graph.lowering import FramePackings, Lowering, LoweringOptions, ParamValues
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
+from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.carried_state import CarriedState, NoCarriedState
 from returnn_tf.graph.dim_lengths import DimLengths
-from returnn_tf.graph.frame_packings import FramePackings
 from returnn_tf.graph.layer import Node
-from returnn_tf.graph.node_values import NodeValues
 from returnn_tf.graph.semantics import Semantics
+from returnn_tf.ops.frames.skipped_padding import FramePacking
+from returnn_tf.tensor import Dim
+from returnn_tf.util.lazy_tf import tf
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +65,82 @@ class ParamValues:
     def child(self) -> ParamValues:
         """Return those of the body of a loop: the same variables, and a copy of what was read."""
         return dataclasses.replace(self, read=dict(self.read), noisy=dict(self.noisy))
+
+
+@dataclasses.dataclass
+class NodeValues:
+    """The values that layers have emitted so far.
+
+    :param outputs: by node, in the layout of its template
+    :param sub_outputs: further outputs, by node and name
+    :param aux: auxiliary values by node, see `returnn_tf.graph.aux_values`; changed by `set_aux` alone
+    """
+
+    outputs: dict[Node, Any] = dataclasses.field(default_factory=dict)
+    sub_outputs: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
+    aux: dict[Node, dict[Aux[Any], Any]] = dataclasses.field(default_factory=dict)
+
+    def child(self) -> NodeValues:
+        """Return a copy for the body of a loop."""
+        return dataclasses.replace(
+            self, outputs=dict(self.outputs), sub_outputs=dict(self.sub_outputs), aux=dict(self.aux)
+        )
+
+    def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
+        """Store an auxiliary value of a node."""
+        self.aux[node] = {**self.aux.get(node, {}), aux: value}  # a new dict, as children share the old one
+
+    def change_aux(self, nodes: Iterable[Node], func: Callable[[Any, int], Any]) -> None:
+        """Keep the auxiliary values of nodes in line with outputs whose batch entries were changed.
+
+        :param func: (tensor, batch axis) -> tensor
+        """
+        for node in nodes:
+            for aux, value in self.aux.get(node, {}).items():
+                axis = aux.batch_axis(node)
+                if axis is not None:
+                    self.set_aux(node, aux, aux.each(functools.partial(_at, func, axis), value))
+
+
+def _at(func: Callable[[Any, int], Any], axis: int, x: Any) -> Any:
+    return func(x, axis)
+
+
+@dataclasses.dataclass
+class FramePackings:
+    """Which layers are computed for packed frames, and their values.
+
+    :param nodes: these layers
+    :param ops: the native ops for that
+    :param by_dim: the packing of each time dim
+    :param frames: the packed values of these layers and of their sources
+    """
+
+    nodes: frozenset[Node] = frozenset()
+    ops: Any = None
+    by_dim: dict[Dim, FramePacking] = dataclasses.field(default_factory=dict)
+    frames: dict[Node, Any] = dataclasses.field(default_factory=dict)
+
+    def child(self) -> FramePackings:
+        """Return a copy for the body of a loop."""
+        return dataclasses.replace(self, by_dim=dict(self.by_dim), frames=dict(self.frames))
+
+    def of(self, node: Node, dims: DimLengths) -> Optional[FramePacking]:
+        """Return the packing of the frames of a layer; None if it is computed for all frames."""
+        if node not in self.nodes:
+            return None
+        dim = node.output.dims[1]
+        if dim not in self.by_dim:
+            lens, batch = dims.get_lens(dim), dims.get_size(node.output.dims[0])
+            lens = tf.broadcast_to(lens, [batch])
+            self.by_dim[dim] = FramePacking(self.ops, lens, tf.convert_to_tensor(dims.get_size(dim)))
+        return self.by_dim[dim]
+
+    def value(self, node: Node, packing: FramePacking, values: NodeValues) -> Any:
+        """Return the value of a node for packed frames."""
+        if node not in self.frames:
+            self.frames[node] = packing.pack(values.outputs[node])
+        return self.frames[node]
 
 
 @dataclasses.dataclass

@@ -19,8 +19,7 @@ from returnn_tf.config.errors import CodeError, nearest_name
 from returnn_tf.graph.dim_lengths import DimLengths
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
-from returnn_tf.graph.lowering import Lowering, LoweringOptions
-from returnn_tf.graph.node_values import NodeValues
+from returnn_tf.graph.lowering import Lowering, LoweringOptions, NodeValues
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.graph.user_views import user_views
