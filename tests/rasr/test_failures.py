@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -170,13 +169,20 @@ def test_dims_that_change(folder):
 
 
 @pytest.mark.slow
-def test_rasr_waits_until_its_sequences_are_needed(folder):
+def test_rasr_waits_until_its_sequences_are_needed(folder, monkeypatch):
     """Memory stays bounded: RASR can't run ahead."""
+    started = []
+    start = rasr_process.RasrProcess.__init__
+
+    def start_recorded(self, *args, **kwargs):
+        started.append(self)
+        start(self, *args, **kwargs)
+
+    monkeypatch.setattr(rasr_process.RasrProcess, "__init__", start_recorded)
     sequences = dataset_of("--fake.pid=pid", fail="many").sequences()
     next(sequences)
     pid = int(Path("pid").read_text())
-    runs = [one for one in gc.get_objects() if isinstance(one, rasr_process.RasrProcess)]
-    inbox = runs[-1]._inbox
+    inbox = started[-1]._inbox
     until(lambda: len(inbox._messages) == rasr_process.MAX_MESSAGES)
     for _ in range(500):
         next(sequences)
