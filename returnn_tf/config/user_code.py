@@ -7,20 +7,17 @@ import contextvars
 import functools
 import inspect
 import linecache
-import os
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 from returnn_tf.config.errors import CodeError, ConfigError, DataError, UserError, shortened
+from returnn_tf.config.user_files import USER_CODE, resolving_imports
 
 CONFIG_MODULE = "__returnn_tf_config__"  # the module name of all code in Python configs
-USER_CODE = "__returnn_tf_user_code__"  # in the builtins of configs and of the files beside them
 IMPORT = "import_for_configs"  # the function behind import statements of such code
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _in_use: contextvars.ContextVar[Any] = contextvars.ContextVar("config in use", default=None)
 
@@ -30,7 +27,8 @@ def using_config(config: Any) -> Iterator[None]:
     """Make this the config in use within the context, which functions of a config get."""
     token = _in_use.set(config)
     try:
-        yield
+        with resolving_imports():
+            yield
     finally:
         _in_use.reset(token)
 
@@ -41,30 +39,15 @@ def config_in_use() -> Any:
     return getattr(sys.modules.get(CONFIG_MODULE), "config", None) if config is None else config
 
 
-@functools.lru_cache(maxsize=4096)
-def is_user_file(path: str) -> bool:
-    """Return whether a file of Python code is the user's: neither of an installed package nor of this one."""
-    if path.startswith("<") or not path:
-        return False
-    path = os.path.realpath(path)
-    return not any(path.startswith(folder + os.sep) for folder in _installed_folders())
-
-
-@functools.cache
-def _installed_folders() -> tuple[str, ...]:
-    paths = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    paths += [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
-    return tuple(os.path.realpath(path) for path in [*paths, _PACKAGE])
-
-
 def call_of_config(where: str, function: Any, **arguments: Any) -> Any:
-    """Call a function from a config.
+    """Call a function from a config, within `resolving_imports`.
 
     :param where: prefix of errors, e.g. "config key 'get_network'"
     :raises ConfigError: it does not take these arguments, and has no source lines to show
     """
     try:
-        return function(**arguments)
+        with resolving_imports():
+            return function(**arguments)
     except TypeError as exc:
         trace = exc.__traceback__
         if getattr(function, "__code__", None) is None and trace is not None and trace.tb_next is None:

@@ -1,7 +1,7 @@
 """The code of configs and of the files beside them: its builtins, its import statements, and how its files are loaded.
 
 An import statement of such code finds what is on the path; a room may have further modules for it, see `ConfigImports`.
-Frames of the code are known by their builtins, see `returnn_tf.config.user_code`.
+Frames of the code are known by their builtins, and its functions are called by `returnn_tf.config.user_code`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,32 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import sysconfig
 import threading
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.registry import of_rooms
-from returnn_tf.config.user_code import USER_CODE, is_user_file
+
+USER_CODE = "__returnn_tf_user_code__"  # in the builtins of configs and of the files beside them
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_user_file(path: str) -> bool:
+    """Return whether a file of Python code is the user's: neither of an installed package nor of this one."""
+    if path.startswith("<") or not path:
+        return False
+    path = os.path.realpath(path)
+    return not any(path.startswith(folder + os.sep) for folder in _installed_folders())
+
+
+@functools.cache
+def _installed_folders() -> tuple[str, ...]:
+    paths = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths += [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+    return tuple(os.path.realpath(path) for path in [*paths, _PACKAGE])
 
 
 class ConfigImports:
@@ -109,26 +128,29 @@ def load_user_file(name: str, path: str) -> types.ModuleType:
 _user_finder = _UserFinder()
 _lock = threading.RLock()
 _depth = 0
+_entered = contextlib.ExitStack()
 
 
 @contextlib.contextmanager
 def resolving_imports() -> Iterator[None]:
-    """Within the context, resolve all imports as those of configs, whose files are loaded as the user's."""
+    """Within the context, resolve all imports as those of configs, whose files are loaded as the user's.
+
+    This holds for ``importlib.import_module`` and for statements of installed packages, too, also in other threads.
+    """
     global _depth
     with _lock:
+        if _depth == 0:
+            _entered.enter_context(config_imports().resolving())
+            sys.meta_path.insert(0, _user_finder)
         _depth += 1
-        try:
-            if _depth > 1:
-                yield
-                return
-            with config_imports().resolving():
-                sys.meta_path.insert(0, _user_finder)
-                try:
-                    yield
-                finally:
-                    sys.meta_path.remove(_user_finder)
-        finally:
+    try:
+        yield
+    finally:
+        with _lock:
             _depth -= 1
+            if _depth == 0:
+                sys.meta_path.remove(_user_finder)
+                _entered.close()
 
 
 def import_for_configs(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:

@@ -10,10 +10,13 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
+from returnn_tf import Network
 from returnn_tf.config import Config, ConfigError, WrapEpochValue
 from returnn_tf.config.epoch_value import at_epoch, copied, same_value
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.tensor import Dim, batch_dim
 
 
@@ -38,15 +41,13 @@ def load(folder: pathlib.Path, text: str) -> Config:
         ("from Util import load_txt_vector, py2_utf8_str_to_unicode", "load_txt_vector"),
         ("from returnn.config import get_global_config", "get_global_config"),
         ("from GeneratingDataset import Vocabulary", "Vocabulary"),
-        ("import importlib\nfound = importlib.import_module('returnn.pretrain').WrapEpochValue", "found"),
     ],
 )
 def test_imports_of_configs(tmp_path: pathlib.Path, line: str, name: str) -> None:
     before = set(sys.modules)
     config = load(tmp_path, line + "\ndef later():\n    %s\n    return %s\n" % (line.replace("\n", "\n    "), name))
     assert callable(config.typed(name))
-    if "importlib" not in line:  # that is no import statement, so it only works while the config is read
-        assert config.typed("later")() is config.typed(name)
+    assert config.typed("later")() is config.typed(name)
     left = {module.split(".")[0] for module in set(sys.modules) - before}
     assert not left & {"returnn", "TFUtil", "Pretrain", "Util", "GeneratingDataset"}
     with pytest.raises(ImportError):
@@ -56,6 +57,55 @@ def test_imports_of_configs(tmp_path: pathlib.Path, line: str, name: str) -> Non
 def test_helpers_beside_the_config_may_import_too(tmp_path: pathlib.Path) -> None:
     (tmp_path / "helper_of_compat_test.py").write_text("from Pretrain import WrapEpochValue\nvalue = WrapEpochValue\n")
     assert load(tmp_path, "from helper_of_compat_test import value\n").typed("value") is WrapEpochValue
+
+
+LATE = """
+import importlib, sys
+import tensorflow as tf
+sys.path.insert(0, LIB)
+extern_data = {"data": {"dim": 5}}
+wanted = importlib.import_module("returnn.pretrain").WrapEpochValue
+
+
+def library():
+    return importlib.import_module("late_library_of_compat_test.part")
+
+
+def get_network(epoch, **others):
+    return {**library().network, "add": {"class": "eval", "from": "data", "eval": add}}
+
+
+def add(source, **others):
+    return library().add(source(0))
+"""
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_modules_imported_by_functions_of_the_config(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """They find RETURNN's names when `get_network` runs, and when layers are computed, from any folder of the path."""
+    library = tmp_path / "lib" / "late_library_of_compat_test"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text("")
+    (library / "part.py").write_text(
+        "import returnn.tf.util.data as data\nfrom TFUtil import safe_log\nfrom Pretrain import WrapEpochValue\n"
+        "def add(x):\n    from returnn.tf.util.basic import optional_add\n    return optional_add(x, 1.0)\n"
+        "network = {'output': {'class': 'linear', 'from': 'add', 'out_dim': data.FeatureDim('out', 3)}}\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        config = load(tmp_path, LATE.replace("LIB", repr(str(tmp_path / "lib"))))
+        assert config.typed("wanted") is WrapEpochValue and "late_library_of_compat_test" not in sys.modules
+        net = Network.from_config(NetworkSchedule(config).at(epoch).config)
+        x = np.zeros([1, 2, 5], "float32")
+        assert net.run({"data": x, "data/size0": [2]}).layers["output"].value.shape == (1, 2, 3)
+        with pytest.raises(ImportError):
+            importlib.import_module("TFUtil")
+        assert not [name for name in sys.modules if name.split(".")[0] in ("returnn", "TFUtil")]
+    finally:
+        for name in [name for name in sys.modules if name.startswith("late_library_of_compat_test")]:
+            del sys.modules[name]
 
 
 def test_the_real_modules_are_left_alone(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.cli.data import source
 from returnn_tf.config.errors import FileDataError, FileError
-from returnn_tf.config.user_code import is_user_file
+from returnn_tf.config.user_files import is_user_file
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.hdf.file import HDFFile

@@ -21,15 +21,14 @@ from typing import Any, Optional
 
 from returnn_tf.config.errors import CodeError
 from returnn_tf.config.registry import Registry
-from returnn_tf.config.user_code import is_user_file
-from returnn_tf.config.user_files import ConfigImports
+from returnn_tf.config.user_files import ConfigImports, is_user_file
 
 ROOT = "returnn"
 #: The modules of old versions, which were no packages.
 OLD_MODULES = frozenset(
     (
         "CachedDataset2", "Config", "Dataset", "EngineBase", "EngineBatch", "EngineTask", "EngineUtil", "Fsa",
-        "GeneratingDataset", "HDFDataset", "LearningRateControl", "LmDataset", "Log", "MetaDataset",
+        "GeneratingDataset", "HDFDataset", "LearningRateControl", "LmDataset", "Log", "MapDataset", "MetaDataset",
         "NativeOp", "NormalizationData", "NumpyDumpDataset", "Pretrain", "SprintCache", "SprintDataset",
         "SprintErrorSignals", "SprintInterface", "TFCompat", "TFDataPipeline", "TFDistributed", "TFEngine",
         "TFHorovod", "TFKenLM", "TFNativeOp", "TFNetwork", "TFNetworkLayer", "TFNetworkNeuralTransducer",
@@ -164,7 +163,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """
         if name not in self.modules:
             root = name.partition(".")[0]
-            if root != ROOT and name not in COMPAT and root not in OLD_MODULES:
+            if root != ROOT and root not in OLD_MODULES:
                 return None
             self.modules[name] = _CompatModule(name, COMPAT.find(name))
         return self.modules[name]
@@ -230,7 +229,6 @@ class Imports(ConfigImports):
     @contextlib.contextmanager
     def resolving(self) -> Iterator[None]:
         """Within the context, resolve names that find nothing else to the stand-ins; remove these on exit."""
-        COMPAT.load()  # now: the finder may be asked while a module that ours need is half imported
         if _finder not in sys.meta_path:
             sys.meta_path.append(_finder)
         try:

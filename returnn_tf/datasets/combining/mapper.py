@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import ConfigError, DataError, DatasetDataError, DatasetError, shown
-from returnn_tf.config.user_code import USER_CODE, call_with_known, error_in_config
+from returnn_tf.config.user_code import call_with_known, error_in_config
+from returnn_tf.config.user_files import USER_CODE
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, checked_fraction
 from returnn_tf.tensor import Dim, DimKind
 
