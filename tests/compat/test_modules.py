@@ -138,7 +138,11 @@ def test_a_file_beside_the_config_may_have_an_old_name(tmp_path: pathlib.Path) -
     "line, name, message",
     [
         ("from LmDataset import LmDataset as X", "X", "Use instead: the dataset class in the options of the dataset"),
-        ("from returnn.tf.engine import Runner as X", "X", "'Runner' of RETURNN's module 'returnn.tf.engine' is not"),
+        (
+            "from returnn.tf.engine import Runner as X",
+            "X",
+            "'Runner' of RETURNN's module 'returnn.tf.engine' is not.*Use instead: ",
+        ),
         ("from returnn.some.thing import X", "X", "Copy what you need of it into the config"),
         ("import TFSprint as X", "X.f", "'f' of RETURNN's module 'TFSprint'"),
         ("import returnn.some.thing as X", "X.f", "'f' of RETURNN's module 'returnn.some.thing'"),

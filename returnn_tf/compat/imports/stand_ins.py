@@ -42,6 +42,7 @@ _REPLACEMENTS = {
     "get_sprint_automata_for_batch_op": "a layer of class 'fast_bw'",
     "RecLayer": "from returnn_tf import Layer, or a layer of class 'rec'",
     "TFNetwork": "from returnn_tf import Network",
+    "Runner": "the commands of `returnn-tf --help`; in a program, Network.run and Trainer.step of returnn_tf",
     "Engine": "the commands of `returnn-tf --help`, or from returnn_tf import Network",
 }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+import traceback
+from types import TracebackType
+from typing import Any, Optional
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 
 register_compat(__name__, "returnn.util.better_exchook", "better_exchook")
 
-__all__ = ["install", "replace_traceback_format_tb"]
+__all__ = ["better_exchook", "format_tb", "install", "print_tb", "replace_traceback_format_tb", "setup_all"]
 
 
 def install(*args: Any, **kwargs: Any) -> None:
@@ -17,3 +20,29 @@ def install(*args: Any, **kwargs: Any) -> None:
 
 #: The same: tracebacks are not changed.
 replace_traceback_format_tb = install
+setup_all = install
+
+
+def better_exchook(
+    etype: Any, value: BaseException, tb: Optional[TracebackType] = None, file: Any = None, **options: Any
+) -> None:
+    """Print an exception with its traceback.
+
+    :param file: a text file (default: the error stream)
+    """
+    del options
+    traceback.print_exception(etype, value, tb, file=sys.stderr if file is None else file)
+
+
+def format_tb(tb: Optional[TracebackType] = None, limit: Optional[int] = None, **options: Any) -> list[str]:
+    """Return the lines of a traceback."""
+    del options
+    return traceback.format_tb(tb, limit)
+
+
+def print_tb(tb: Optional[TracebackType] = None, file: Any = None, limit: Optional[int] = None, **options: Any) -> None:
+    """Print the lines of a traceback.
+
+    :param file: a text file (default: the error stream)
+    """
+    print("".join(format_tb(tb, limit, **options)), end="", file=sys.stderr if file is None else file)

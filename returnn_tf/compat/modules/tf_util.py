@@ -24,6 +24,7 @@ from returnn_tf.compat.modules.tensors import (
 from returnn_tf.compat.views.layer_view import OutputWithActivation
 
 register_compat(__name__, "returnn.tf.util.basic", "TFUtil")
+register_compat(__name__, "returnn.tf.util")
 
 __all__ = [
     "Data",

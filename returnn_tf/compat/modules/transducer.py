@@ -13,6 +13,7 @@ from returnn_tf.ops.sequence.alignments import transducer
 from returnn_tf.util.lazy_tf import tf
 
 register_compat(__name__, "returnn.extern.HawkAaronWarpTransducer")
+register_compat(__name__, "returnn.extern.WarpRna")
 register_compat(__name__, "returnn.extern.HawkAaronWarpRna")
 FALLBACK.add(sys.modules[__name__], "rnnt_tf_impl", owner=sys.modules[__name__])
 
