@@ -73,7 +73,7 @@ class Lowered:
         return {axis: self._lens_of(data, data.dims[axis], beam) for axis in data.dynamic_axes}
 
     def _lens_of(self, data: Data, dim: Dim, beam: int) -> Any:
-        if dim not in self.lowering.dims.lens_over:
+        if not self.lowering.dims.is_by_frame(dim):
             return self.lowering.dims.lens_in_beam(dim, beam)
         over, lens = self.lowering.dims.lens_by_frame(dim)
         order = sorted(range(len(over)), key=lambda i: (not over[i].is_batch, [*data.dims, over[i]].index(over[i])))

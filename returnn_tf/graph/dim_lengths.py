@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any
 
 from returnn_tf.config.errors import DimError
-from returnn_tf.tensor import Dim
+from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.tensor import Data, Dim, batch_dim
+from returnn_tf.tensor.match import union_of_axes
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -56,20 +58,42 @@ class DimLengths:
             return tf.constant(dim.size, tf.int32)
         if dim in self.lens:
             return self.lens[dim]
-        if dim in self.lens_over:
+        if self.is_by_frame(dim):
             return self._lens_without_frames(dim)
         if dim not in self.derived_lens:
             assert dim.expr is not None, "no lengths were set for %r" % dim
             self.derived_lens[dim] = dim.expr.evaluate(self.get_lens, tf.maximum)
         return self.derived_lens[dim]
 
+    def is_by_frame(self, dim: Dim) -> bool:
+        """Return whether the lengths, or those that they are computed from, are in ``lens_over``."""
+        if dim in self.lens_over:
+            return True
+        return dim.expr is not None and dim not in self.lens and any(map(self.is_by_frame, dim.expr.args))
+
     def lens_by_frame(self, dim: Dim) -> tuple[tuple[Dim, ...], Any]:
         """Return (the dims that lengths vary with, the lengths); in the step of a loop those of this step."""
-        over, lens = self.lens_over[dim]
+        over, lens = self._all_lens_by_frame(dim)
         for step in [d for d in over if d in self.step_indices]:
             lens = tf.gather(lens, self.step_indices[step], axis=over.index(step))
             over = tuple(d for d in over if d is not step)
         return over, lens
+
+    def _all_lens_by_frame(self, dim: Dim) -> tuple[tuple[Dim, ...], Any]:
+        if dim not in self.lens_over:
+            assert dim.expr is not None, "no lengths were set for %r" % dim
+            operands = {a: self._operand_by_frame(a) for a in dim.expr.args}
+            over = Data(union_of_axes([dims for dims, _ in operands.values()]), "int32")
+            lens = {a: to_layout(x, Data(dims, "int32"), over) for a, (dims, x) in operands.items()}
+            self.lens_over[dim] = over.dims, dim.expr.evaluate(lens.__getitem__, tf.maximum)
+        return self.lens_over[dim]
+
+    def _operand_by_frame(self, dim: Dim) -> tuple[tuple[Dim, ...], Any]:
+        """Return (the dims that the lengths of any dim vary with, the lengths)."""
+        if self.is_by_frame(dim):
+            return self._all_lens_by_frame(dim)
+        lens = self.get_lens(dim)
+        return (batch_dim,) if lens.shape.rank else (), lens
 
     def _lens_without_frames(self, dim: Dim) -> Any:
         over, lens = self.lens_by_frame(dim)
@@ -107,5 +131,6 @@ class DimLengths:
         if dim.expr is not None and dim not in self.lens and (dim.is_batch or dim.expr.grows):
             self.sizes[dim] = dim.expr.evaluate(self.get_size, tf.maximum)
         else:
-            self.sizes[dim] = tf.reduce_max(tf.concat([tf.reshape(self.get_lens(dim), [-1]), [0]], axis=0))
+            lens = self._all_lens_by_frame(dim)[1] if self.is_by_frame(dim) else self.get_lens(dim)
+            self.sizes[dim] = tf.reduce_max(tf.concat([tf.reshape(lens, [-1]), [0]], axis=0))
         return self.sizes[dim]

@@ -134,6 +134,20 @@ class EmitContext:
         self.lowering.dims.lens_over[dim] = tuple(over), lens
         self.lowering.dims.sizes[dim] = size
 
+    def define_lens_by(self, dim: Dim, data: Data, lens: Any) -> Any:
+        """Set lengths that are values of a layer: by sequence, the same for all, or by frame.
+
+        :param data: the template of these values
+        :return: the size of the padded axis, the largest of all values
+        """
+        lens = tf.maximum(tf.cast(lens, tf.int32), 0)
+        size = tf.reduce_max(tf.concat([tf.reshape(lens, [-1]), [0]], axis=0))
+        if any(not d.is_batch for d in data.dims):
+            self.define_lens_over(dim, data.dims, lens, size)
+        else:
+            self.define_lens(dim, lens, size)
+        return size
+
     def define_running(self, dim: Dim, over: Dim) -> None:
         """Set the lengths of a dim that has the frames of another one up to the current one: t + 1 in frame t."""
         size = self.size(over)
@@ -143,6 +157,11 @@ class EmitContext:
     def define_size(self, dim: Dim, size: Any) -> None:
         """Set the number of entries of a batch dim that this layer defines."""
         self.lowering.dims.sizes[dim] = size
+
+    def lens_by_frame(self, dim: Dim, into: Data) -> Any:
+        """Return lengths that vary with the frames of other dims, in a layout with these dims."""
+        over, lens = self.lowering.dims.lens_by_frame(dim)
+        return to_layout(lens, Data(over, "int32"), into)
 
     def has_lens(self, dim: Dim) -> bool:
         """Return whether the lengths of a dynamic dim are known at this point."""
@@ -170,14 +189,15 @@ class EmitContext:
 
     def differs_by_frame(self, dim: Dim) -> bool:
         """Return whether the lengths vary with the frames of other dims here, see `define_lens_over`."""
-        return any(not d.is_batch for d in self._frames_of(dim))
+        return any(not d.is_batch for d in self.lengths_over(dim))
 
-    def _frames_of(self, dim: Dim) -> tuple[Dim, ...]:
-        return self.lowering.dims.lens_by_frame(dim)[0] if dim in self.lowering.dims.lens_over else ()
+    def lengths_over(self, dim: Dim) -> tuple[Dim, ...]:
+        """Return the axes of lengths that vary with the frames of other dims; empty if they do not."""
+        return self.lowering.dims.lens_by_frame(dim)[0] if self.lowering.dims.is_by_frame(dim) else ()
 
     def knows_mask(self, data: Data, axes: Sequence[int]) -> bool:
         """Return whether `mask` is defined for these axes: whether they include those that the lengths vary with."""
-        over = [d for axis in axes for d in self._frames_of(data.dims[axis]) if not d.is_batch]
+        over = [d for axis in axes for d in self.lengths_over(data.dims[axis]) if not d.is_batch]
         return all(d in data.dims for d in over)
 
     def _mask_by_frame(self, data: Data, axis: int) -> Any:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from returnn_tf.config import ConfigError
+from returnn_tf.config.errors import DimError
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION
@@ -61,6 +62,10 @@ def emit_node(lowering: Lowering, node: Node) -> None:
                 loss = ctx.aux(source, OUTPUT_LOSS)
                 if loss is not None:
                     ctx.set_aux(node, OUTPUT_LOSS, loss)
+        except DimError as exc:
+            if str(exc).startswith("Layer "):
+                raise
+            raise DimError("Layer %r (class %r): %s" % (node.path, node.layer.class_name, exc)) from exc
         except (ConfigError, LoweringError):
             raise
         except Exception as exc:  # TensorFlow and user code may raise anything

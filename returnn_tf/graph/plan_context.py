@@ -170,6 +170,15 @@ class PlanContext:
     def _known_templates(self) -> list[Data]:
         return [dep.output for dep in self.node.deps if dep.planned]
 
+    def set_lengths_over(self, dim: Dim, over: Sequence[Dim]) -> None:
+        """Declare that `emit` will give a dim lengths with these axes, by ``define_lens_over``."""
+        if any(not d.is_batch for d in over):
+            self.planner.dims.set_lengths_over(dim, over)
+
+    def lengths_over(self, dim: Dim) -> Optional[tuple[Dim, ...]]:
+        """Return the axes of lengths that vary with the frames of other dims; None if they do not."""
+        return self.planner.dims.lengths_over(dim)
+
     def name_dim(self, dim: Dim, name: str, *, passed: bool = False) -> None:
         """Give a dim of the output a name that axes can be named by; see `DimNames.add`.
 

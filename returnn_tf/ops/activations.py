@@ -20,10 +20,11 @@ def clipped_log(x: Any, eps: float = 1e-20) -> Any:
     return tf.math.log(tf.maximum(x, tf.cast(eps, x.dtype)))
 
 
-def safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = False) -> Any:
+def safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = True) -> Any:
     """Compute the logarithm of ``max(x, eps)``.
 
-    :param use_fake_grad: the gradient where x is below eps is that at eps, not 0
+    :param use_fake_grad: the gradient where x is below eps is that at eps, so that a frame of probability 0 can still
+        be learned; otherwise 0
     """
     return tf.math.log(_floor_with_gradient(x, eps)) if use_fake_grad else clipped_log(x, eps)
 

@@ -136,18 +136,6 @@ def _other(classes: int, smoothing: float) -> float:
     return smoothing / max(classes - 1, 1)
 
 
-def safe_log(x: Any, eps: float = 1e-20, use_fake_grad: bool = True) -> Any:
-    """Compute ``log(max(x, eps))``.
-
-    :param use_fake_grad: gradient ``1 / max(x, eps)`` also below eps, so that a frame of probability 0 can still be
-        learned; otherwise 0 there
-    """
-    clipped = tf.maximum(x, tf.cast(eps, x.dtype))
-    if use_fake_grad:
-        clipped = identity_gradient(x, clipped)
-    return tf.math.log(clipped)
-
-
 def identity_gradient(x: Any, value: Any) -> Any:
     """Return the value with the gradient of ``x``."""
     return with_gradient(value, x, lambda grad: grad)

@@ -8,11 +8,13 @@ the axis is then cut or extended to its size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Optional
 
 from returnn_tf.config.errors import DimError
 from returnn_tf.tensor.data import Data
-from returnn_tf.tensor.dim import Dim
+from returnn_tf.tensor.dim import EXTERN_PREFIX, Dim
 from returnn_tf.tensor.dim_names import DimNames
+from returnn_tf.tensor.match import union_of_axes
 
 
 class DeclaredDims:
@@ -28,13 +30,30 @@ class DeclaredDims:
         self.names = DimNames()
         self._inputs = inputs
         self._definitions = dict(sized)
+        #: The dims of inputs that no config declared, by the names with which programs that write configs declare them.
+        self._automatic = {d.description: d for data in inputs.values() for d in data.dims if _is_automatic(d)}
         #: Declared dims whose lengths a layer defines -> its path; a layer of a loop is planned several times.
         self._owners: dict[Dim, str] = {}
+        #: Dims whose lengths vary with the frames of others -> the dims that these lengths have as axes.
+        self._lengths_over: dict[Dim, tuple[Dim, ...]] = {}
+
+    def set_lengths_over(self, dim: Dim, over: Sequence[Dim]) -> None:
+        """Declare the axes of the lengths of a dim where these are others than the batch axis alone."""
+        self._lengths_over[dim] = tuple(over)
+
+    def lengths_over(self, dim: Dim) -> Optional[tuple[Dim, ...]]:
+        """Return the axes of the lengths of a dim that vary with the frames of other dims; None if they do not."""
+        if dim in self._lengths_over or dim.expr is None:
+            return self._lengths_over.get(dim)
+        parts = [self.lengths_over(operand) for operand in dim.expr.args]
+        return None if all(part is None for part in parts) else union_of_axes([part or () for part in parts])
 
     def resolve(self, dim: Dim) -> Dim:
         """Return the definition of a declared dim, or the dim itself."""
         while True:
             before, dim = dim, dim.declared()
+            if dim not in self._definitions and _is_automatic(dim):
+                dim = self._automatic.get(dim.description, dim)
             dim = self._definitions.get(dim, dim).with_operands(self.resolve)
             if dim is before:
                 return dim
@@ -88,3 +107,7 @@ class DeclaredDims:
 
 def _is_made_up(dim: Dim) -> bool:
     return dim.auto and dim.expr is None and dim.size is None
+
+
+def _is_automatic(dim: Dim) -> bool:
+    return dim.description.startswith(EXTERN_PREFIX) and dim.is_dynamic

@@ -137,3 +137,12 @@ def _place(common: Data, dim: Dim) -> int:
     if common.spatial_axes:
         return common.spatial_axes[-1] + 1
     return common.rank if feature is None else feature
+
+
+def union_of_axes(layouts: Sequence[Sequence[Dim]]) -> tuple[Dim, ...]:
+    """Return the dims of several tensors, each once; any batch dim is the batch axis."""
+    result: list[Dim] = []
+    for dim in [dim for dims in layouts for dim in dims]:
+        if dim not in result and not (dim.is_batch and any(d.is_batch for d in result)):
+            result.append(dim)
+    return tuple(result)

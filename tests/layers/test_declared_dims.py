@@ -186,3 +186,16 @@ def test_a_name_of_the_unchanged_axis_yields_to_others() -> None:
         "output": {"class": "reduce", "mode": "max", "axis": "stag:same", "from": "twice"},
     }
     assert run(layers)["output"].axes == ("B", "T", "F")
+
+
+def test_the_automatic_dim_of_a_key_by_its_name() -> None:
+    """Programs that write configs declare the time axis of a key that has no declared dims by its description."""
+    time, other = (SpatialDim("time:var:extern_data:%s" % key) for key in ("data", "nothing"))
+    layer = {"class": "rand_int", "shape": (FEAT, batch_dim, time, 3), "minval": 3, "maxval": 10}
+    settings = {"extern_data": {"data": {"dim": 5}}, "network": {"output": layer}}
+    net = Network.from_config(Config(settings))
+    assert net.plan.by_path()["output"].output.axis_kinds == ("S", "B", "T", "F")
+    found = net.run({"data": np.zeros((2, 5, 5), "float32"), "data/size0": LENS}).layers["output"]
+    assert found.value.shape == (2, 4, 5, 3) and found.sizes[2].tolist() == LENS
+    with pytest.raises(ConfigError, match="the lengths of the dim time:nothing are not known here"):
+        Network.from_config(Config({**settings, "network": {"output": {**layer, "shape": (other,)}}}))

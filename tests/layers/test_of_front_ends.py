@@ -54,10 +54,10 @@ def test_dropout_none_is_no_dropout() -> None:
 
 @pytest.mark.parametrize(
     "opts, slope",
-    [({}, [0.0, 2.0]), ({"use_fake_grad": False}, [0.0, 2.0]), ({"use_fake_grad": True}, [1e7, 2.0])],
+    [({}, [1e7, 2.0]), ({"use_fake_grad": False}, [0.0, 2.0]), ({"use_fake_grad": True}, [1e7, 2.0])],
 )
 def test_safe_log_with_the_gradient_of_log(opts: Any, slope: Any) -> None:
-    """use_fake_grad: the gradient is that of the log at eps, where the value is clipped."""
+    """use_fake_grad (default): the gradient is that of the log at eps, where the value is clipped."""
     network = {
         "v": {"class": "variable", "shape": [2], "init": np.array([-3.0, 0.5], "float32")},
         "log": {"class": "activation", "activation": "safe_log", "opts": {"eps": 1e-7, **opts}, "from": "v"},
@@ -80,8 +80,9 @@ def test_safe_log_of_infinity_with_the_gradient_of_log() -> None:
 def test_squeeze_of_an_axis_that_labels_lack(axis: str) -> None:
     extern_data = {"data": {"dim": 7}, "classes": {"dim": 5, "sparse": True}}
     network = {"output": {"class": "squeeze", "axis": axis, "from": "data:classes"}}
-    assert template(network, extern_data=extern_data).axis_kinds == ("B", "T")
+    assert template(network, extern_data=extern_data, behavior_version=0).axis_kinds == ("B", "T")
     fails({"class": "squeeze", "axis": "stag:other", "from": "data"}, "has no axis 'stag:other'. Set allow_no_op")
+    fails(network["output"], "has no axis '%s'" % axis, extern_data=extern_data, behavior_version=1)
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -57,7 +57,7 @@ class BaseValues:
     def make(self, values: StepValues, outer: Lowering) -> None:
         """Make the values in the run of the encoder, from a lowering that has them."""
         for dim, name in self._sizes.items():
-            if dim in outer.dims.lens_over:
+            if outer.dims.is_by_frame(dim):
                 raise ExportError(
                     "%s: the lengths of the axis %s vary with the frames of other axes, which a graph for single steps "
                     "can't keep." % (self._where, dim)

@@ -11,10 +11,10 @@ from returnn_tf.graph.aux_values import PRE_ACTIVATION, PRODUCT
 from returnn_tf.graph.loss import LossContext, LossNode, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
+from returnn_tf.ops.activations import safe_log
 from returnn_tf.ops.cross_entropy import (
     focal_cross_entropy,
     gaussian_targets,
-    safe_log,
     smoothed_targets,
     smoothing_entropy,
     soft_cross_entropy,

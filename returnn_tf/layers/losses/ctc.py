@@ -9,7 +9,7 @@ from returnn_tf.config.errors import CtcError
 from returnn_tf.config.options import option
 from returnn_tf.graph.loss import Loss, LossContext, LossPlanContext, sparse_hint
 from returnn_tf.graph.registry import register_loss
-from returnn_tf.ops.cross_entropy import safe_log
+from returnn_tf.ops.activations import safe_log
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.sequence.alignments import ctc
 from returnn_tf.ops.sequence.ctc import (

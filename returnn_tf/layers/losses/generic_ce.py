@@ -8,8 +8,8 @@ from returnn_tf.graph.aux_values import PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.loss import LossContext, LossPlanContext
 from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
-from returnn_tf.ops.activations import get_activation, is_over_features
-from returnn_tf.ops.cross_entropy import safe_log, with_gradient
+from returnn_tf.ops.activations import get_activation, is_over_features, safe_log
+from returnn_tf.ops.cross_entropy import with_gradient
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -14,7 +14,8 @@ from returnn_tf.graph.registry import register_loss
 from returnn_tf.layers.losses.framewise import Frames, FramewiseLoss
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.loops.nodes import AccumLayer, ExitLayer
-from returnn_tf.ops.cross_entropy import safe_log, sparse_softmax_cross_entropy
+from returnn_tf.ops.activations import safe_log
+from returnn_tf.ops.cross_entropy import sparse_softmax_cross_entropy
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.sampled_loss import SAMPLER_NAMES, draws_by, nce_loss, sampled_logits, sampled_softmax_loss
 from returnn_tf.tensor import Data

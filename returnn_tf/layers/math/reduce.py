@@ -75,13 +75,16 @@ class _ReduceAxes(ConcatInputLayer, Planned[ReducePlan]):
         if self.use_time_mask is False:
             return None
         # Without a batch axis the frames belong to all sequences together.
-        axes = [a for a in self.plan.axes if self.input.batch_axis is not None or _same_lens(ctx, self.input, a)]
+        axes = [a for a in self.plan.axes if self.input.batch_axis is not None or _has_mask(ctx, self.input, a)]
         return ctx.masks(self.input, axes)
 
 
-def _same_lens(ctx: EmitContext, data: Data, axis: int) -> bool:
-    """Return whether all sequences have equal length on this axis."""
-    return bool(ctx.lens(data.dims[axis]).shape.rank == 0)
+def _has_mask(ctx: EmitContext, data: Data, axis: int) -> bool:
+    """Return whether the lengths of an axis vary with no axis that the data lack."""
+    dim = data.dims[axis]
+    if ctx.differs_by_frame(dim):
+        return all(over in data.dims for over in ctx.lengths_over(dim))
+    return bool(ctx.lens(dim).shape.rank == 0)
 
 
 def _check_dtype(ctx: PlanContext, data: Data, mode: str) -> None:

@@ -15,7 +15,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.layers.sequence.automata import AUTOMATON_SERVERS
-from returnn_tf.ops.cross_entropy import safe_log
+from returnn_tf.ops.activations import safe_log
 from returnn_tf.ops.frames.shape import transpose, with_sizes
 from returnn_tf.ops.sequence.alignments import acceptor_alignment, acceptor_path, best_alignment, soft_alignment
 from returnn_tf.ops.sequence.fast_bw import Topology, chain_topology, ctc_topology, label_topology

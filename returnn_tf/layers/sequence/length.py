@@ -13,6 +13,7 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import NUMERIC_DTYPES, Data, Dim, batch_dim
+from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -50,6 +51,8 @@ class LengthPlan(LayerPlan):
 class LengthLayer(Planned[LengthPlan]):
     """The lengths of an axis: one number per sequence; a scalar if the axis is static or the batch axis.
 
+    An axis whose lengths vary with the frames of another one (see `range_from_length`, `slice_nd`) has one per frame.
+
     The axis may be any dim whose lengths are known, with or without a source, or "sparse_dim".
     With sparse, the numbers are indices into the axis (or its end).
     Lengths: none; with add_time_axis there is a time axis of size 1.
@@ -71,22 +74,27 @@ class LengthLayer(Planned[LengthPlan]):
         return not isinstance(options.get("axis"), Dim)
 
     def template(self, ctx: PlanContext) -> LengthPlan:
-        """Infer the output: [batch] for a dynamic axis, else a scalar."""
+        """Infer the output: [batch], or the axes that the lengths vary with, for a dynamic axis; else a scalar."""
         source = given_source(ctx, self.axis)
         dim = axis_dim(ctx, source, self.axis)
         dims = [source.dims[source.batch_axis] if source.batch_axis is not None else batch_dim]
+        over = ctx.lengths_over(dim)
+        if over is not None:  # in the step of a loop those of this step
+            dims = [d for d in over if not d.is_loop or d in source.dims]
         if not dim.is_dynamic:
             dims = []
         if self.add_time_axis:
             dims.append(ctx.new_spatial(1, "time"))
-        time_axis = len(dims) - 1 if self.add_time_axis else None
+        time_axis = len(dims) - 1 if self.add_time_axis else default_time_axis(dims)
         out = Data(tuple(dims), self.dtype, time_axis=time_axis, sparse_dim=dim if self.sparse else None)
         return LengthPlan(out, dim)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op but the cast, usually."""
         dim, data = self.plan.dim, ctx.output
-        if dim.is_dynamic:
+        if dim.is_dynamic and ctx.differs_by_frame(dim):
+            lens = ctx.lens_by_frame(dim, data)
+        elif dim.is_dynamic:
             lens = ctx.lens(dim)
             if lens.shape.rank == 0:
                 lens = tf.fill([ctx.size(data.dims[0])], lens)

@@ -124,7 +124,7 @@ class RangeFromLengthLayer(Planned[RangeFromLengthPlan]):
     """``0, 1, ..., n - 1`` along a new axis whose lengths are the values of the source.
 
     If the source is a `length` layer, the axis is the one whose lengths these are, the batch axis included.
-    Lengths: the values of the source.
+    Lengths: the values of the source: one per sequence, one for all, or with a source [batch, time] one per frame.
 
     Example::
 
@@ -142,22 +142,21 @@ class RangeFromLengthLayer(Planned[RangeFromLengthPlan]):
     def template(self, ctx: PlanContext) -> RangeFromLengthPlan:
         """Infer the output: the new axis alone."""
         source = ctx.single_source()
-        if not is_int(source.dtype) or any(not d.is_batch for d in source.dims):
-            raise ctx.error(
-                "the source holds lengths: integers, one per sequence or a scalar, but it is %s. "
-                "Use e.g. a length layer." % source
-            )
+        if not is_int(source.dtype):
+            raise ctx.error("the source holds lengths, i.e. integers, but it is %s. Use e.g. a length layer." % source)
         layer = self.source.layer
         of = layer.plan.dim if isinstance(layer, LengthLayer) and not layer.add_time_axis else None
         known = ctx.new_spatial(None, "%s_input_len") if of is None or of.size is not None else of
         dim = known if known.is_batch else ctx.bind(self.out_spatial_dim, known)
         time_axis = None if dim.is_batch else 0
         out = Data((dim,), self.dtype, time_axis=time_axis, sparse_dim=dim if self.sparse else None)
+        if known is not of:
+            ctx.set_lengths_over(dim, source.dims)
         return RangeFromLengthPlan(out, defines=known is not of)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Define the lengths, and emit a range as long as the longest sequence."""
         dim = ctx.output.dims[0]
         if self.plan.defines:
-            ctx.define_lens(dim, ctx.source())
+            ctx.define_lens_by(dim, self.source.output, ctx.source())
         return tf.cast(tf.range(ctx.size(dim)), self.dtype)

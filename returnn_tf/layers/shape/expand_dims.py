@@ -112,7 +112,7 @@ class SqueezePlan(LayerPlan):
 class SqueezeLayer(ConcatInputLayer, Planned[SqueezePlan]):
     """Removes axes of size 1. That a dynamic axis has this size is checked in every step.
 
-    Labels have no axis "F" to remove: that changes nothing.
+    Labels have no axis "F" to remove: in behavior version 0 that changes nothing, later it is an error.
 
     If the feature axis is removed, the last remaining static axis becomes the feature axis.
     Lengths: unchanged.
@@ -140,8 +140,7 @@ class SqueezeLayer(ConcatInputLayer, Planned[SqueezePlan]):
             removed = [a for a, d in enumerate(data.dims) if d.size == 1]
         else:
             none = isinstance(self.axis, (str, Dim)) and not ctx.has_axis(data, self.axis)
-            of_labels = data.sparse and isinstance(self.axis, str) and self.axis.lower() in ("f", "feature")
-            if none and not self.allow_no_op and not of_labels:
+            if none and not (self.allow_no_op or self._lacks_feature(ctx, data)):
                 raise ctx.error("%s has no axis %r. Set allow_no_op if that is intended." % (data, self.axis))
             removed = [] if none else ctx.axes(data, self.axis)
         template_before = data
@@ -157,6 +156,11 @@ class SqueezeLayer(ConcatInputLayer, Planned[SqueezePlan]):
             removed,
             template_before,
         )
+
+    def _lacks_feature(self, ctx: PlanContext, data: Data) -> bool:
+        """Return whether the axis is the feature axis of labels, which old configs squeeze."""
+        is_feature = isinstance(self.axis, str) and self.axis.lower() in ("f", "feature")
+        return ctx.behavior_version == 0 and data.sparse and is_feature
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a reshape."""

@@ -79,6 +79,9 @@ class SliceNdLayer(ConcatInputLayer, Planned[SliceNdPlan]):
         if isinstance(self.start, Node):
             position = with_batch(self.start.output, data)
         gather = GatherAxes(data, position, axis)
+        if new_dim.size is None and new_dim is not self.size:
+            over = self.size.output if isinstance(self.size, Node) else gather.arranged_position
+            ctx.set_lengths_over(new_dim, over.dims)
         where = len(gather.common) + len(gather.before) + len(gather.own)
         out = gather.output(data).with_axis(where, new_dim, feature=data.feature_axis == axis)
         if data.time_axis == axis and out.time_axis is None:
@@ -143,13 +146,5 @@ class SliceNdLayer(ConcatInputLayer, Planned[SliceNdPlan]):
         if self.plan.new_dim.size is not None or self.plan.new_dim is self.size or ctx.has_lens(self.plan.new_dim):
             return ctx.size(self.plan.new_dim)
         if isinstance(self.size, Node):
-            lens, over = tf.cast(ctx.value(self.size), tf.int32), self.size.output
-        else:
-            lens, over = tf.maximum(rest, self.min_size or 0), where
-        lens = tf.maximum(lens, 0)
-        size = tf.reduce_max(tf.concat([tf.reshape(lens, [-1]), [0]], axis=0))
-        if any(not d.is_batch for d in over.dims):
-            ctx.define_lens_over(self.plan.new_dim, over.dims, lens, size)
-        else:
-            ctx.define_lens(self.plan.new_dim, lens, size=size)
-        return size
+            return ctx.define_lens_by(self.plan.new_dim, self.size.output, ctx.value(self.size))
+        return ctx.define_lens_by(self.plan.new_dim, where, tf.maximum(rest, self.min_size or 0))
