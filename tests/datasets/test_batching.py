@@ -9,7 +9,9 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.options import declared_options
-from returnn_tf.datasets import Dataset, GivenBatchOptions
+from returnn_tf.datasets import Dataset, Example, GivenBatchOptions
+from returnn_tf.datasets.core.declared import Declared
+from returnn_tf.datasets.core.stream import StreamDataset
 from tests.datasets.recorded import by_name, load_json
 
 FACTS = load_json("batching/batching.json")
@@ -84,6 +86,62 @@ def _check_feed(batch, data):
         np.testing.assert_array_equal(array, expected)
         assert sizes.tolist() == ends
         assert batch.num_frames[key] == sum(end - start for _, start, end in parts)
+
+
+DERIVED = {
+    "seq_tag": ["seq-3", "seq-2", "seq-1", "seq-0"],
+    "seq_idx": [0, 1, 2, 3],
+    "complete_frac": [0.25, 0.5, 0.75, 1.0],
+}
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("key", DERIVED)
+@pytest.mark.parametrize("cut", [{}, {"chunking": "3:3"}, {"context_window": 3}, {"shuffle_frames_of_nseqs": 2}])
+def test_keys_that_batches_have_by_themselves(cut, key, declared):
+    dataset = _dataset(_same(3, 5, 2, 4), seq_ordering="reverse", **cut)
+    dtypes = {"seq_tag": "string", "seq_idx": "int32", "complete_frac": "float32"}
+    options = (
+        {"declared": {key: Declared(dtypes[key], ())}} if declared else {"used_data_keys": [*dataset.data_keys, key]}
+    )
+    values = [
+        (row, position)
+        for batch in dataset.batches(max_seqs=3, batch_size=100, **options)
+        for row, (position, _, _) in zip(batch.feed[key].tolist(), batch.slices["data"])
+    ]
+    assert values == [(DERIVED[key][position], position) for _, position in values]
+    assert {position for _, position in values} == {0, 1, 2, 3} and (len(values) > 4) == ("chunking" in cut)
+
+
+def test_a_data_key_of_the_dataset_may_have_the_name_of_a_derived_key():
+    data = [{"data": np.zeros([n, 1]), "seq_idx": np.full([n], 7)} for n in (2, 3)]
+    (batch,) = Dataset.from_config({"class": "StaticDataset", "data": data}).batches(
+        batch_size=100, used_data_keys=["data", "seq_idx"]
+    )
+    assert batch.feed["seq_idx"].tolist() == [[7, 7, 0], [7, 7, 7]]
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"used_data_keys": ["data", "seq_tag"], "recurrent_net": False}, "the names of the sequences, one for each"),
+        ({"used_data_keys": ["data", "seq_idx"], "recurrent_net": False}, "data key 'seq_idx', one for each sequence"),
+        ({"declared": {"seq_idx": Declared("string", ())}}, "'seq_idx': it is int32, but extern_data declares string"),
+        ({"declared": {"seq_tag": Declared("string", (None,))}}, r"'seq_tag': the shape is \[\], .* declares \[time\]"),
+    ],
+)
+def test_derived_keys_that_do_not_fit(options, text):
+    with pytest.raises(DataError, match=text):
+        list(_dataset(_same(3, 5)).batches(batch_size=100, **options))
+
+
+def test_the_fraction_of_an_epoch_of_unknown_length():
+    stream = _Spoken(estimated_num_seqs=3)
+    used = {"used_data_keys": ["data", "complete_frac"], "batch_size": {"data": 100}}
+    (batch,) = stream.batches(**used)
+    np.testing.assert_allclose(batch.feed["complete_frac"], [1 / 3, 2 / 3, 1, 1, 1, 1], rtol=1e-6)
+    with pytest.raises(DataError, match="needs the data key 'complete_frac', but the number of sequences is not known"):
+        list(_Spoken().batches(**used))
 
 
 def test_what_a_batch_says():
@@ -239,6 +297,7 @@ def test_random_dropping_depends_on_the_epoch_only():
         ({"seq_drop": 1.5}, "'seq_drop' must be from 0 to 1, got 1.5"),
         ({"used_data_keys": ["clases"]}, "no data key 'clases'. Did you mean 'classes'"),
         ({"used_data_keys": []}, "'used_data_keys' is empty"),
+        ({"used_data_keys": ["seq_tag"]}, "needs a data key of the dataset beside 'seq_tag'; it has: data, classes"),
         ({"max_seq_length": 2.5}, "'max_seq_length' must be an integer"),
         ({"chunking": "50;25"}, "'chunking' is '50;25', but must be 'size:step'"),
         ({"chunking": (50, {"data": 3})}, "with steps by key, the sizes must be a dict"),
@@ -320,30 +379,75 @@ def test_a_limit_by_key_counts_whether_the_key_is_used_or_not(options, known, mo
         assert sorted(batch.feed) == ["data", "data/size0"] and list(batch.slices) == list(batch.num_frames) == ["data"]
 
 
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name, value", [("batch_size", 60), ("max_seq_length", 25), ("max_pad_size", 9)])
-def test_a_number_counts_for_all_keys_whose_lengths_are_known(name, value, monkeypatch):
+def test_a_number_counts_for_all_keys_used_or_not(name, value, known, monkeypatch):
     options = {"batch_size": 10000, name: value}
-    dataset = _dataset(SIZES)
+    dataset = _dataset(SIZES) if known else _unknown(_dataset(SIZES), monkeypatch)
     expected, alone = _tags(dataset.batches(**options)), _tags(dataset.batches(**{**options, name: {"data": value}}))
     assert expected != alone
-    assert _tags(dataset.batches(used_data_keys=["data"], **options)) == expected
-    unknown = _unknown(_dataset(SIZES), monkeypatch)  # nothing is read that nobody needs
-    assert _tags(unknown.batches(used_data_keys=["data"], **options)) == alone
+    batches = list(dataset.batches(used_data_keys=["data"], **options))
+    assert _tags(batches) == expected
+    assert all(sorted(batch.feed) == ["data", "data/size0"] for batch in batches)
+
+
+@pytest.mark.parametrize(
+    "options, read",
+    [
+        ({"batch_size": 60}, ["align", "classes", "data"]),
+        ({"batch_size": {"data": 60}}, ["data"]),  # nothing is read that no limit needs
+        ({"batch_size": {"data": 60, "classes": 20}}, ["classes", "data"]),
+        ({"batch_size": 60, "max_seqs": 1}, ["data"]),
+        ({"batch_size": 60, "max_seqs": 1, "max_seq_length": {"align": 30}}, ["align", "data"]),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_unused_keys_are_read_for_their_lengths_only_if_these_matter_and_are_not_known(
+    options, read, known, monkeypatch
+):
+    dataset = _dataset(SIZES) if known else _unknown(_dataset(SIZES), monkeypatch)
+    keys_read, original = set(), dataset.read
+    monkeypatch.setattr(
+        dataset, "read", lambda index, epoch, keys: keys_read.update(keys) or original(index, epoch, keys)
+    )
+    list(dataset.batches(used_data_keys=["data"], **options))
+    assert sorted(keys_read) == (["data"] if known else read)
 
 
 @pytest.mark.parametrize("name", ["ConcatDataset", "CombinedDataset"])
 @pytest.mark.parametrize("known_first", [True, False])
-def test_only_used_keys_count_if_one_of_several_datasets_knows_no_lengths(name, known_first):
+def test_all_keys_count_if_one_of_several_datasets_knows_no_lengths(name, known_first):
     data = [{"data": np.zeros([5, 3], "float32"), "classes": np.zeros([5], "int32")}] * 3
     known = {"class": "StaticDataset", "data": data, "output_dim": {"data": (3, 2), "classes": (4, 1)}}
-    parts = [known, {"class": "DummyDataset", "input_dim": 3, "output_dim": 4, "num_seqs": 3}]
-    parts = parts if known_first else parts[::-1]
+    unknown = {"class": "DummyDataset", "input_dim": 3, "output_dim": 4, "num_seqs": 3}
+    parts = [known, unknown] if known_first else [unknown, known]
     spec = {"datasets": parts}
     if name == "CombinedDataset":
         keys = {(part, key): key for part in "ab" for key in ("data", "classes")}
         spec = {"datasets": dict(zip("ab", parts)), "data_map": keys}
-    (batch,) = Dataset.from_config({"class": name, **spec}).batches(batch_size=100, used_data_keys=["classes"])
-    assert len(batch.seq_tags) == 6 and list(batch.num_frames) == ["classes"]
+    dataset = Dataset.from_config({"class": name, **spec})
+    options = {"batch_size": 100, "max_seq_length": 30}
+    batches = list(dataset.batches(used_data_keys=["classes"], **options))
+    assert _tags(batches) == _tags(dataset.batches(**options))
+    assert all(list(batch.num_frames) == ["classes"] for batch in batches)
+
+
+class _Spoken(StreamDataset):
+    """A stream whose sequences have a text only if they are odd."""
+
+    def stream(self, epoch, **how):
+        for index in range(6):
+            data = {"data": np.zeros([2, 1], "float32"), "text": np.zeros([10 * index], "int32")}
+            yield Example(
+                index=index, tag="seq-%d" % index, data=data if index % 2 or not index else {"data": data["data"]}
+            )
+
+
+def test_sequences_of_a_stream_may_lack_a_key_that_only_counts():
+    used = {"batch_size": 100, "used_data_keys": ["data"]}
+    assert _tags(_Spoken().batches(max_seq_length=20, **used)) == [["seq-0", "seq-1", "seq-2", "seq-4"]]
+    with pytest.raises(DataError, match="sequence 'seq-2' .*: it has no key 'text', only data"):
+        list(_Spoken().batches(batch_size=100))
 
 
 def test_chunks_are_made_of_used_keys_only(caplog):

@@ -111,6 +111,25 @@ def test_data(case: str, sanity: Any) -> None:
     assert "gradients" not in results and re.search(r"\nMore: returnn-tf explain \w+", out)
 
 
+DERIVED = """
+derived = {"seq_tag": "string", "seq_idx": "int32", "complete_frac": "float32"}
+extern_data.update({key: {"shape": (), "dtype": dtype} for key, dtype in derived.items()})
+code = "source(0) + 0.1 * source(1) + tf.cast(source(2) + tf.strings.length(source(3)), 'float32') / 40"
+network["facts"] = {
+    "class": "eval", "from": ["data", *("data:" + key for key in reversed(derived))], "eval": code,
+    "out_type": extern_data["data"],
+}
+network["hidden"]["from"] = "facts"
+dev = {**train, "data": seqs[:5], "seq_ordering": "reverse"}
+"""
+
+
+def test_keys_that_all_datasets_have(sanity: Any) -> None:
+    code, results, out = sanity(DERIVED)
+    assert code == 0 and set(results.values()) == {"ok"}, out
+    assert not any(key in check for check in results for key in ("seq_tag", "seq_idx", "complete_frac"))
+
+
 DEV = """
 more = [sequence(5) for _ in range(6)]
 dev = {**train, "data": more}

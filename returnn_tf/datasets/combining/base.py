@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -244,6 +244,12 @@ class ChainedEpoch(EpochReader):
         self._places: dict[int, tuple[Link, int]] = {}
         self._num_found = 0
         self._ended = False
+
+    def only_count(self, keys: Collection[str]) -> None:
+        """Deliver some of the keys no more, nor do the inner epochs."""
+        super().only_count(keys)
+        for link in self._links:
+            link.reader.only_count(keys)
 
     def _all_places(self) -> Iterator[tuple[Link, int]]:
         for link in self._links:

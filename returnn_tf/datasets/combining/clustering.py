@@ -106,7 +106,7 @@ class _ClusteredEpoch(ChainedEpoch):
     def sequence(self, position: int) -> Example:
         """Return the sequence at this position."""
         sequence = super().sequence(position)
-        if KEY not in self.keys or KEY in sequence.data:
+        if KEY not in self.needed or KEY in sequence.data:
             return sequence
         try:
             data = {**sequence.data, KEY: self.dataset.cluster(sequence.tag)}

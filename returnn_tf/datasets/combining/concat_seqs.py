@@ -154,7 +154,7 @@ class GluedEpoch(Epoch):
         try:
             *before, last = (self._reader.sequence(inner).data for inner in self._inner(position))
             parts = [*(self._gluing.changed(data) for data in before), last]
-            data = {key: _glued(key, [part[key] for part in parts]) for key in self.keys}
+            data = {key: _glued(key, [part[key] for part in parts]) for key in self.needed}
         except DataError as exc:
             raise DatasetDataError("%s: %s" % (self.place(position), exc)) from None
         return self._made_of(position, data)

@@ -291,6 +291,13 @@ class JoinedEpoch(Epoch):
         self._wanted = wanted
         self._data_map = data_map
 
+    def only_count(self, keys: Collection[str]) -> None:
+        """Deliver some of the keys no more; inner ones are read for them only if their lengths are not known."""
+        super().only_count(keys)
+        needed = {self._data_map[key] for key in self.needed}
+        for name, reader in self._readers.items():
+            reader.only_count([key for key in reader.keys if (name, key) not in needed])
+
     def file(self, position: int) -> str:
         """Return the files of the sequence at this position, or ""."""
         files = {reader.file(position): None for reader in self._readers.values() if reader.has(position)}
@@ -327,9 +334,10 @@ class JoinedEpoch(Epoch):
         sequences = {}
         for name, reader in self._readers.items():
             self._check(name, position)
-            sequences[name] = reader.sequence(position)
+            if reader.needed:
+                sequences[name] = reader.sequence(position)
         data = {}
-        for key in self.keys:
+        for key in self.needed:
             name, subkey = self._data_map[key]
             data[key] = sequences[name].data[subkey]
         return self._made_of(position, data)

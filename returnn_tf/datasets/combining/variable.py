@@ -119,6 +119,11 @@ class VariableDataset(CombiningDataset):
         """Return the order of the dataset of this epoch: indices in its corpus."""
         return self.dataset_of(epoch).seq_order(epoch)
 
+    def keys_in(self, epoch: int) -> list[str]:
+        """Return the data keys of the dataset of this epoch that epoch 1 has, too."""
+        inner = self.dataset_of(epoch)
+        return [key for key in self.data_keys if key in inner.data_specs]
+
     def open_epoch(self, epoch: int, keys: list[str], chosen: Chosen = ALL) -> EpochReader:
         """Return the sequences of the dataset of this epoch.
 

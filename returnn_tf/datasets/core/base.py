@@ -6,7 +6,7 @@ import contextlib
 import functools
 import random
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -456,7 +456,8 @@ class Dataset:
             instead of the options of the dataset
         """
         cutting = self._cutting({name: options.pop(name) for name in _CUTTING if name in options})
-        batch_options = BatchOptions.make("batches of %s" % self._owner(), self.data_keys, options)
+        owner = "batches of %s" % self._owner()
+        batch_options = BatchOptions.make(owner, self.data_keys, options).with_derived(declared or ())
         keys = batch_options.keys
         if cutting.chunking is not None or not batch_options.recurrent_net:
             for key, option in batch_options.named.items():
@@ -465,20 +466,18 @@ class Dataset:
                     % (self._owner(), option, key, ", ".join(keys))
                 )
             batch_options = batch_options.counting(keys)
-        elif len(keys) < len(self.data_keys):
-            known = self._keys_of_known_lengths()
-            keys = [key for key in self.data_keys if key in keys or (key in batch_options.named and key not in known)]
-            batch_options = batch_options.counting({*keys, *batch_options.named, *known})
+        else:
+            limited = set(batch_options.limited_keys).intersection(self.keys_in(epoch))
+            batch_options = batch_options.counting({*keys, *limited})
+            keys = batch_options.counted
         reader = self.open_epoch(epoch, keys, Chosen(seq_list, seq_order, share, by_itself))
+        if len(keys) > len(batch_options.keys):
+            reader.only_count(set(keys).difference(batch_options.keys))
         return self._iterate_batches(reader, batch_options, cutting, start_batch, declared)
 
-    def _keys_of_known_lengths(self) -> Collection[str]:
-        """Return the keys whose lengths are known without reading any data, of the sequences of all inner datasets."""
-        if self.is_stream or self.num_seqs == 0:
-            return ()
-        if not all(inner._keys_of_known_lengths() for inner in list(self.inner_datasets)):
-            return ()
-        return self.lengths_many(np.array([0])) or self.lengths(0) or ()
+    def keys_in(self, epoch: int) -> list[str]:
+        """Return the data keys of the sequences of an epoch."""
+        return self.data_keys
 
     def _iterate_batches(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -57,9 +57,15 @@ class EpochReader:
         self.dataset = dataset
         self.epoch = epoch
         self.keys = keys
+        #: the keys whose data is needed
+        self.needed = keys
         #: what was wrong with the sequences that are left out, by position; see the option ``skip_broken_seqs``
         self.broken: dict[int, str] = {}
         self._kept: dict[int, Example] = {}
+
+    def only_count(self, keys: Collection[str]) -> None:
+        """Deliver some of the keys no more, of which only the lengths are needed; called before anything is read."""
+        self.needed = [key for key in self.needed if key not in keys]
 
     @property
     def num_seqs(self) -> Optional[int]:
@@ -140,7 +146,7 @@ class EpochReader:
         while self.has(position):
             if self.is_usable(position):
                 lengths = self.lengths(position)
-                yield position, begins, tuple([lengths[key] for key in keys])
+                yield position, begins, tuple([lengths.get(key, 0) for key in keys])
             position += 1
 
     def block(self, positions: Sequence[int], keys: Sequence[str]) -> Block:
@@ -217,6 +223,12 @@ class Epoch(EpochReader):
             self._blocks = BlockReader(dataset, epoch, order, keys)
         # no option changes or leaves out single sequences
         self._is_plain = opts.window == 1 and not (opts.shuffle_frames_of_nseqs or opts.skip_broken_seqs)
+
+    def only_count(self, keys: Collection[str]) -> None:
+        """Deliver some of the keys no more; they are read only if their lengths are not known otherwise."""
+        super().only_count(keys)
+        if self._blocks is not None:
+            self._blocks.keys = self.needed
 
     @property
     def num_seqs(self) -> Optional[int]:
@@ -298,31 +310,34 @@ class Epoch(EpochReader):
         """Read a group of sequences and exchange their frames at random, depending on epoch and group only."""
         group = [self._read_next(position) for position in range(start, start + size) if self.has(position)]
         for sequence in group:
-            lengths = set(sequence.lengths.values())
-            if len(lengths) > 1 or not all(value.ndim for value in sequence.data.values()):
+            lengths = {key: sequence.lengths[key] for key in self.needed}
+            if len(set(lengths.values())) > 1 or not all(sequence.data[key].ndim for key in self.needed):
                 raise DatasetDataError(
                     "%s: shuffle_frames_of_nseqs needs a frame of every key for each frame, but the lengths are %s."
-                    % (self.place(sequence.position), sequence.lengths)
+                    % (self.place(sequence.position), lengths)
                 )
-        counts = [next(iter(sequence.lengths.values()), 0) for sequence in group]
+        counts = [sequence.lengths[self.needed[0]] for sequence in group]
         order = np.random.RandomState([self.dataset.epoch_seed(self.epoch), start]).permutation(sum(counts))
-        joined = {key: np.concatenate([seq.data[key] for seq in group])[order] for key in self.keys}
+        joined = {key: np.concatenate([seq.data[key] for seq in group])[order] for key in self.needed}
         for sequence, count, end in zip(group, counts, np.cumsum(counts)):
-            data = {key: value[end - count : end] for key, value in joined.items()}
+            data = {**sequence.data, **{key: value[end - count : end] for key, value in joined.items()}}
             self._kept[sequence.position] = dataclasses.replace(sequence, data=data)
 
     def _read(self, position: int) -> Example:
         index = self.index(position)
         read_by_block = None if self._blocks is None else self._blocks.data(position)
         try:
+            lengths = self._known_lengths(position)
+            keys = self.keys if lengths is None else self.needed
             if read_by_block is not None:
                 data = read_by_block
             elif self._nth is not None and self._nth[position]:
-                data = self.dataset.read_again(index, self.epoch, self.keys, int(self._nth[position]))
+                data = self.dataset.read_again(index, self.epoch, keys, int(self._nth[position]))
             else:
-                data = self.dataset.read(index, self.epoch, self.keys)
+                data = self.dataset.read(index, self.epoch, keys)
             data = self.dataset.with_window(data)
-            self._check_lengths(position, data)
+            if lengths is not None:
+                check_lengths(data, lengths)
         except Exception as exc:
             raise reading_error(self.place(position), exc) from exc
         return Example(index=index, tag=self.tag(position), data=data, position=position)
@@ -334,11 +349,6 @@ class Epoch(EpochReader):
         except DataError as exc:
             raise DatasetDataError("%s: %s" % (self.place(position), exc)) from None
         return Example(index=self.index(position), tag=self.tag(position), data=data, position=position)
-
-    def _check_lengths(self, position: int, data: dict[str, NDArray[Any]]) -> None:
-        lengths = self._known_lengths(position)
-        if lengths is not None:
-            check_lengths(data, lengths)
 
 
 def check_lengths(data: Mapping[str, NDArray[Any]], lengths: Mapping[str, int]) -> None:
@@ -375,7 +385,7 @@ class BlockReader:
         self._dataset = dataset
         self._epoch = epoch
         self._order = order
-        self._keys = keys
+        self.keys = keys
         self._columns: dict[str, Sequence[NDArray[Any]]] = {}  # data from position _first to before _last
         self._first = self._last = 0
         self._size = 1  # of the next block
@@ -393,7 +403,7 @@ class BlockReader:
 
     def columns(self, positions: Sequence[int]) -> dict[str, list[NDArray[Any]]]:
         """Return the data of several sequences by key; positions ascend."""
-        found: dict[str, list[NDArray[Any]]] = {key: [] for key in self._keys}
+        found: dict[str, list[NDArray[Any]]] = {key: [] for key in self.keys}
         done = 0
         while done < len(positions):
             if not self._first <= positions[done] < self._last:
@@ -442,10 +452,10 @@ class BlockReader:
         columns = self._read_block(position) if self._size > 1 else None
         if columns is None:
             try:
-                data = self._dataset.read(int(self._order[position]), self._epoch, self._keys)
+                data = self._dataset.read(int(self._order[position]), self._epoch, self.keys)
             except Exception as exc:
                 raise reading_error(self._place(position), exc) from exc
-            columns, self._size = {key: [data[key]] for key in self._keys}, 1
+            columns, self._size = {key: [data[key]] for key in self.keys}, 1
         count = self._num_right(position, columns)
         self._size = min(2 * self._size, _LARGEST_BLOCK)
         self._columns = columns
@@ -458,14 +468,14 @@ class BlockReader:
         """Return the data of a block; None if a sequence in it cannot be read, since the error does not name it."""
         chosen = self._order[position : position + self._size]
         try:
-            columns: dict[str, Sequence[NDArray[Any]]] = self._dataset.read_many(chosen, self._epoch, self._keys)
+            columns: dict[str, Sequence[NDArray[Any]]] = self._dataset.read_many(chosen, self._epoch, self.keys)
         except Exception:
             return None
         return columns
 
     def _num_right(self, position: int, columns: Mapping[str, Sequence[NDArray[Any]]]) -> int:
         """Return the number of sequences at the start of a block that have the given lengths, at least one."""
-        count = len(columns[self._keys[0]])
+        count = len(columns[self.keys[0]])
         lengths = self._dataset.lengths_many(self._order[position : position + count])
         for key, values in columns.items():
             frames = list(map(len, values)) if values[0].ndim else [1] * len(values)

@@ -255,11 +255,12 @@ class StreamedEpoch(EpochReader):
             yield sequence
 
     def _data(self, sequence: Example, position: int) -> dict[str, NDArray[Any]]:
-        missing = [key for key in self.keys if key not in sequence.data]
+        missing = [key for key in self.needed if key not in sequence.data]
+        there = [key for key in self.keys if key in sequence.data]
         try:
             if missing:
                 raise DatasetDataError("it has no key %r, only %s" % (missing[0], ", ".join(sorted(sequence.data))))
-            data: dict[str, NDArray[Any]] = self.dataset.with_window({key: sequence.data[key] for key in self.keys})
+            data: dict[str, NDArray[Any]] = self.dataset.with_window({key: sequence.data[key] for key in there})
             return data
         except DataError as exc:
             place = place_of(self.dataset, sequence.tag, position, self.epoch)

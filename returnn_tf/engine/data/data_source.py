@@ -19,13 +19,14 @@ from returnn_tf.datasets import (
     batch_options_from_config,
     dataset_from_config,
 )
+from returnn_tf.datasets.core.batches.batch_options import derived_keys
 from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
-from returnn_tf.tensor import SEQ_TAG, Data
+from returnn_tf.tensor import Data
 
 
 class DataSource:
@@ -65,8 +66,9 @@ class DataSource:
         self._declared = {
             key: Declared.of(data, finite=finite) for key, data in used.items() if data.batch_axis is not None
         }
-        if SEQ_TAG not in dataset.data_keys:  # which every batch has anyway
-            used = {key: data for key, data in used.items() if key != SEQ_TAG}
+        self._used_keys = list(used)
+        derived = derived_keys(used, dataset.data_keys)  # which every batch has anyway
+        used = {key: data for key, data in used.items() if key not in derived}
         missing = [key for key in used if key not in dataset.data_keys]
         if missing:
             raise SettingError(
@@ -82,7 +84,6 @@ class DataSource:
         self.dataset: Dataset = dataset
         self._config = config
         self._config_of = config_of or (lambda epoch: config)
-        self._used_keys = list(used)
         self._reported: list[tuple[str, Any]] = []  # limits without effect
         self.check(config)
         self._loader: Optional[BatchLoader] = None

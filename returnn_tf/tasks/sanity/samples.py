@@ -13,6 +13,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.datasets import Dataset, batch_options_from_config, dataset_from_config
 from returnn_tf.datasets.core.batches.batch import Batch
+from returnn_tf.datasets.core.batches.batch_options import derived_keys
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.logging.log import log
@@ -63,6 +64,7 @@ class Samples:
         self.dataset: Dataset = dataset
         self.name = name
         self.used = {key: data for key, data in used.items() if data.batch_axis is not None}
+        self._derived = derived_keys(self.used, dataset.data_keys)
         self.all: list[Sample] = []
         for key in [key for key in self.used if key in dataset.data_keys]:
             remark = check_fits(dataset, name, key, self.used[key])
@@ -82,8 +84,8 @@ class Samples:
         self.length_limits = {key: options[key] for key in ("min_seq_length", "max_seq_length") if options.get(key)}
 
     def _batches(self, **options: Any) -> Any:
-        keys = [key for key in self.used if key in self.dataset.data_keys]
-        missing = sorted(set(self.used) - set(keys) - {"seq_tag"})
+        keys = [key for key in self.used if key in self.dataset.data_keys or key in self._derived]
+        missing = sorted(set(self.used) - set(keys))
         if missing:
             raise CommandError(
                 "The dataset %r has no data key %s, which the network needs; it has: %s."
@@ -109,7 +111,9 @@ class Samples:
         return batch
 
     def numbers(self, key: str) -> list[Sample]:
-        """Return the sequences that have numbers in a key."""
+        """Return the sequences that have numbers in a key, which the dataset delivers."""
+        if key in self._derived:
+            return []
         return [each for each in self.all if key in each.arrays and each.arrays[key].dtype.kind in "iuf"]
 
     def too_long(self) -> list[Sample]:
@@ -135,7 +139,7 @@ def _sample(batch: Batch, used: Mapping[str, Data]) -> Sample:
     arrays = {}
     for key in used:
         if key in batch.feed:
-            value = np.asarray(batch.feed[key])[0]
+            value = np.asarray(batch.feed[key][0])
             size = batch.feed.get(key + "/size0")
             arrays[key] = value if size is None else value[: int(size[0])]
     return Sample(int(batch.seq_indices[0]), str(batch.seq_tags[0]), arrays)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import BatchDataError
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.declared import Declared
-from returnn_tf.datasets.core.epoch import EpochReader, Slice
+from returnn_tf.datasets.core.epoch import Block, EpochReader, Slice
 from returnn_tf.tensor import SEQ_TAG
 
 Allocate = Callable[[tuple[int, ...], Any], NDArray[Any]]
@@ -131,8 +131,10 @@ def assemble(
             cuts = [_cut(*part) for part in zip(cuts, starts[key], ends[key])]
         entries = padded(key, cuts, plan, epoch.specs[key].shape if key in epoch.specs else ())
         feed.update(declared[key].checked(key, entries, cuts, places) if declared and key in declared else entries)
+    for key in options.derived:
+        feed.update(_derived(key, epoch, read, plan, declared.get(key) if declared else None))
     return Batch(
-        feed=with_tags(feed, plan, read.tags, declared),
+        feed=feed,
         slices={key: list(zip(positions, starts[key], ends[key])) for key in options.keys},
         rows=plan.places,
         seq_tags=read.tags,
@@ -143,18 +145,46 @@ def assemble(
     )
 
 
-def with_tags(
-    feed: dict[str, NDArray[Any]], plan: BatchPlan, tags: list[str], declared: Optional[Mapping[str, Declared]]
+def _derived(
+    key: str, epoch: EpochReader, read: Block, plan: BatchPlan, declared: Optional[Declared]
 ) -> dict[str, NDArray[Any]]:
-    """Return a feed with the names of the sequences, [batch], if the network needs them and no data key has them.
+    """Return the feed entry of one of `DERIVED_KEYS`, a value for each sequence or chunk: [batch].
 
-    :param declared: what the network needs, by key
+    :raises DataError: it is not known, or does not match its declaration
     """
-    if not declared or SEQ_TAG not in declared or SEQ_TAG in feed:
-        return feed
-    if plan.num_rows != len(tags):
-        raise BatchDataError("the network needs the names of the sequences, so they can't be joined frame by frame")
-    return {**feed, SEQ_TAG: np.array(tags, object)}
+    positions = [position for position, _, _ in plan.parts]
+    if plan.num_rows != len(positions):
+        raise BatchDataError(
+            "the network needs %s, one for each sequence, so sequences can't be joined frame by frame"
+            % ("the names of the sequences" if key == SEQ_TAG else "the data key %r" % key)
+        )
+    if key == SEQ_TAG:
+        value: NDArray[Any] = np.array(read.tags, object)
+    elif key == "complete_frac":
+        value = np.array([_fraction(epoch, position) for position in positions], np.float32)
+    else:
+        value = np.array(positions, np.int32)
+    entries = {key: value}
+    if declared is None:
+        return entries
+    return dict(
+        declared.checked(
+            key,
+            entries,
+            [np.asarray(each) for each in value],
+            lambda part: (epoch.place(positions[part], with_file=True), 0),
+        )
+    )
+
+
+def _fraction(epoch: EpochReader, position: int) -> float:
+    found = epoch.complete(position)
+    if found is None:
+        raise BatchDataError(
+            "%s: the network needs the data key 'complete_frac', but the number of sequences is not known; give the "
+            "dataset estimated_num_seqs, or num_seqs if it is endless" % epoch.place(position)
+        )
+    return found
 
 
 def _cut(value: NDArray[Any], start: int, end: int) -> NDArray[Any]:

@@ -10,6 +10,16 @@ from typing import Any, Optional, Union
 from returnn_tf.config.errors import BatchError, did_you_mean
 from returnn_tf.config.options import from_options, option, probability
 from returnn_tf.datasets.core.per_key import is_int, per_key
+from returnn_tf.tensor import SEQ_TAG
+
+#: The data keys that batches have whatever the dataset is, where the network needs them: name, position in the order
+#: of the epoch, and fraction of the epoch that is done, of each sequence.
+DERIVED_KEYS = (SEQ_TAG, "seq_idx", "complete_frac")
+
+
+def derived_keys(wanted: Collection[str], data_keys: Collection[str]) -> tuple[str, ...]:
+    """Return those of `DERIVED_KEYS` that are wanted, and are no data keys of the dataset."""
+    return tuple(key for key in DERIVED_KEYS if key in wanted and key not in data_keys)
 
 
 @dataclass
@@ -32,7 +42,9 @@ class GivenBatchOptions:
         False, help="shuffle batches that are kept for a second pass", inert="batches are not kept for a second pass"
     )
     recurrent_net: bool = option(True, help="False: no layer needs frame order, so sequences are joined frame by frame")
-    used_data_keys: Optional[list[Any]] = option(None, help="the data keys which the network uses; default all")
+    used_data_keys: Optional[list[Any]] = option(
+        None, help="the data keys which the network uses, seq_tag, seq_idx and complete_frac among them; default all"
+    )
 
 
 _BY_KEY = ("batch_size", "max_seq_length", "min_seq_length", "max_pad_size", "packed_batch_size")
@@ -45,11 +57,13 @@ class BatchOptions:
     See `GivenBatchOptions` for their meaning.
 
     :param keys: the data keys to deliver
-    :param counted: those to which the limits apply: these, and others whose lengths are known or which a limit names
+    :param derived: those of `DERIVED_KEYS` to deliver
+    :param counted: those whose frames are counted: the keys to deliver, and others with limits
     :param named: the keys that limits name but which are not delivered -> such a limit
     """
 
     keys: list[str]
+    derived: tuple[str, ...]
     counted: list[str]
     named: Mapping[str, str]
     batch_size: dict[str, Optional[int]]
@@ -101,6 +115,7 @@ class BatchOptions:
             raise BatchError("%s: option 'max_seqs' is %r; use -1 for no limit" % (owner, opts.max_seqs))
         return cls(
             keys=used,
+            derived=derived_keys(opts.used_data_keys or (), data_keys),
             counted=list(data_keys),
             named=named,
             max_seqs=None if opts.max_seqs == -1 else int(opts.max_seqs),
@@ -109,6 +124,17 @@ class BatchOptions:
             recurrent_net=bool(opts.recurrent_net),
             **limits,
         )
+
+    @property
+    def limited_keys(self) -> list[str]:
+        """Return the keys for which there is a limit that matters; those of batches don't for batches of one."""
+        names = ("max_seq_length", "min_seq_length") if self.max_seqs == 1 else _BY_KEY
+        return [key for key in self.counted if any(getattr(self, name)[key] for name in names)]
+
+    def with_derived(self, wanted: Collection[str]) -> BatchOptions:
+        """Return the options with those of `DERIVED_KEYS` to deliver that are wanted, too."""
+        derived = derived_keys((*self.derived, *wanted), self.counted)
+        return self if derived == self.derived else dataclasses.replace(self, derived=derived)
 
     def counting(self, keys: Collection[str]) -> BatchOptions:
         """Return the options with the limits of these keys only."""
@@ -128,10 +154,13 @@ def _used_keys(owner: str, data_keys: list[str], used: Optional[list[str]]) -> l
     if used is None:
         return list(data_keys)
     for key in used:
-        if key not in data_keys:
+        if key not in data_keys and key not in DERIVED_KEYS:
             raise BatchError("%s: there is no data key %r. %s" % (owner, key, did_you_mean(key, data_keys)))
     if not used:
         raise BatchError("%s: option 'used_data_keys' is empty" % owner)
+    if not any(key in data_keys for key in used):
+        text = "%s: option 'used_data_keys' needs a data key of the dataset beside %s; it has: %s"
+        raise BatchError(text % (owner, ", ".join(map(repr, used)), ", ".join(data_keys)))
     return [key for key in data_keys if key in used]
 
 
