@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.graph.layer import Layer, Node
@@ -101,6 +101,13 @@ class NetworkPlanner(abc.ABC):
     @abc.abstractmethod
     def implicit_layer(self, owner: Node, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
         """Plan a layer that the config does not name."""
+
+    @abc.abstractmethod
+    def layer_of_dict(self, owner: Node, options: Mapping[str, Any], sources: Sequence[Node]) -> Node:
+        """Plan the layer of a dict as a part of another one, with its scope and options of the parameters.
+
+        :param options: the dict, without ``from``
+        """
 
     @abc.abstractmethod
     def sub_output(self, owner: Node, name: str) -> Node:

@@ -336,10 +336,10 @@ def test_classes_without_a_name_and_on_missing_bases(tmp_path: pathlib.Path) -> 
     with pytest.raises(ConfigError, match="needs an attribute layer_class"):
         Config.from_file(str(path))
     path.write_text(
-        "from TFNetworkLayer import SoftmaxLayer, register_layer_class\n"
-        "class X(SoftmaxLayer):\n    layer_class = 'x'\nregister_layer_class(X)\nextern_data = {'data': {'dim': 3}}\n"
+        "from TFNetworkLayer import NonsenseLayer, register_layer_class\n"
+        "class X(NonsenseLayer):\n    layer_class = 'x'\nregister_layer_class(X)\nextern_data = {'data': {'dim': 3}}\n"
         "network = {'output': {'class': 'x', 'from': 'data'}}\n"
     )
     config = Config.from_file(str(path))  # registering it is no mistake
-    with pytest.raises(ConfigError, match="'SoftmaxLayer' of RETURNN's module 'TFNetworkLayer' is not part"):
+    with pytest.raises(ConfigError, match="'NonsenseLayer' of RETURNN's module 'TFNetworkLayer' is not part"):
         plan_from_config(config)

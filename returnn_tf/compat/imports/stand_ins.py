@@ -40,7 +40,6 @@ OLD_MODULES = frozenset(
 _REPLACEMENTS = {
     "LmDataset": "the dataset class in the options of the dataset: {'class': 'LmDataset', ...}",
     "get_sprint_automata_for_batch_op": "a layer of class 'fast_bw'",
-    "RecLayer": "from returnn_tf import Layer, or a layer of class 'rec'",
     "TFNetwork": "from returnn_tf import Network",
     "Runner": "the commands of `returnn-tf --help`; in a program, Network.run and Trainer.step of returnn_tf",
     "Engine": "the commands of `returnn-tf --help`, or from returnn_tf import Network",

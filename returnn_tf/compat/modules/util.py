@@ -288,7 +288,7 @@ def sysexec_out(*args: str, **options: Any) -> str:
 
     :raises CalledProcessError: it fails
     """
-    return subprocess.run(list(args), stdout=subprocess.PIPE, check=True, text=True, **options).stdout
+    return str(subprocess.run(list(args), stdout=subprocess.PIPE, check=True, text=True, **options).stdout)
 
 
 sysexecOut = sysexec_out

@@ -30,6 +30,7 @@ from returnn_tf.compiler.planning.parse import (
     has_loss,
     is_on,
     join_scope,
+    parse_layer,
     scope_name,
     split_extra,
 )
@@ -63,6 +64,11 @@ from returnn_tf.tensor.expected_dims import check_dims
 
 #: Marks of layers: being planned, and planned.
 _OPEN, _DONE = "open", "done"
+#: Options about the parameters of a layer.
+_OPTIONS_OF_PARAMS = (
+    "L2", "param_device", "param_dropout", "param_dropout_min_ndim", "param_variational_noise", "reuse_params",
+    "trainable", "updater_opts",
+)  # fmt: skip
 #: Limit of nested networks: each level takes some frames of Python's stack.
 _MAX_DEPTH = 40
 
@@ -616,6 +622,20 @@ class Planner(NetworkPlanner):
         node.sources = list(sources)
         node.deps = list(dict.fromkeys(sources))
         with located(node.path, layer.class_name, node):
+            self._infer(node)
+        return node
+
+    def layer_of_dict(self, owner: Node, options: Mapping[str, Any], sources: Sequence[Node]) -> Node:
+        """Plan the layer of a dict as a part of another one, with its scope and options of the parameters."""
+        name = owner.path.rpartition("/")[2]  # which some classes use in names of parameters and dims
+        given = {**options, "from": [source.path for source in sources]}
+        spec = parse_layer(name, given, "%s/%s" % (owner.path, name), self.semantics.behavior_version)
+        node = Node(spec.path, spec.cls.with_defaults(), owner.scope)
+        node.sources = list(sources)
+        node.deps = list(dict.fromkeys(sources))
+        with located(node.path, str(spec.cls.class_name), node):
+            set_options(self, node, spec)
+            vars(node.layer).update({name: getattr(owner.layer, name) for name in _OPTIONS_OF_PARAMS})
             self._infer(node)
         return node
 

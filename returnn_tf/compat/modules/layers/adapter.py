@@ -5,24 +5,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.compat.modules.layers.host import Host
 from returnn_tf.compat.modules.layers.layer_base import LayerBase
+from returnn_tf.compat.modules.layers.own_layers import KnownOwnLayers, PlannedOwnLayers
 from returnn_tf.compat.modules.layers.scratch import ScratchGraph, VariableRecorder
+from returnn_tf.compat.modules.layers.specific import SpecificLayer
 from returnn_tf.compat.views import size_tags
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.layer_view import LayerView
 from returnn_tf.compat.views.network_view import NetworkView
 from returnn_tf.compiler.planning.code_references import code_references
 from returnn_tf.config.errors import CodeError, ConfigError
+from returnn_tf.config.option_values import referenced_names
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.read_only import plain
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Node, Planned
+from returnn_tf.graph.layer import Layer, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.plan_context import PlanContext
@@ -54,10 +57,14 @@ class ConfigLayerPlan(LayerPlan):
 
     :param known: the layers and sizes that the class can request
     :param own: the axes whose lengths `__init__` computes, with dims of this plan
+    :param own_layers: the layers of ours that bases of the class compute, in the order of the requests
+    :param own_templates: the templates of ours that the class asked for, likewise
     """
 
     known: Known
     own: Mapping[int, Dim]
+    own_layers: Sequence[Node]
+    own_templates: Sequence[Data]
 
 
 class ConfigLayer(Planned[ConfigLayerPlan]):
@@ -69,6 +76,9 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
     def takes_data(cls, options: Mapping[str, Any]) -> bool:
         """Return whether the class needs sources: not if it sets ``from`` itself."""
         method = cls.config_class.transform_config_dict
+        own_class = own_class_of(cls.config_class)
+        if own_class is not None and method.__func__ is _TRANSFORM:
+            return own_class.takes_data(options)
         return method.__func__ is _TRANSFORM or "from" not in method.__code__.co_consts
 
     @classmethod
@@ -86,6 +96,13 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
             pass
         yield from names
         yield from cls._asked_for()
+        own_class = own_class_of(cls.config_class)
+        if own_class is not None:
+            general = declared_options(Layer)
+            for info in declared_options(own_class).values():
+                if info.refs and info.name not in general and options.get(info.name) is not None:
+                    yield from referenced_names(info, options[info.name])
+            yield from own_class.references(options)
 
     @classmethod
     def _asked_for(cls) -> Iterator[str]:
@@ -121,15 +138,17 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
                 find(name)
         recorder = VariableRecorder()
         emit = EmitContext(ctx.node, scratch.lowering)
-        host = Host(emit, recorder, find_target)
+        own = PlannedOwnLayers(ctx, scratch)
+        host = Host(emit, recorder, find_target, own)
         with scratch.graph.as_default(), _errors_of_user(ctx):
             if ctx.in_step and self.has_memory:
                 self._declare_states(ctx, scratch, emit, known, find)
             instance = self._instance(emit, host, known, find)
+        own.drop_unused()
         for variable in recorder.found.values():
             trainable = False if not variable.trainable or variable.name in host.not_trained else None
             ctx.param(variable.name, variable.shape, variable.init, dtype=variable.dtype, trainable=trainable)
-        return self._planned(ctx, instance, known)
+        return self._planned(ctx, instance, known, own)
 
     def _declare_states(
         self,
@@ -168,7 +187,7 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
         states = self.config_class.get_rec_initial_extra_outputs(batch_dim=batch, rec_layer=None, **options)
         return {key: tf.convert_to_tensor(value) for key, value in states.items()}
 
-    def _planned(self, ctx: PlanContext, instance: Any, asked: Known) -> ConfigLayerPlan:
+    def _planned(self, ctx: PlanContext, instance: Any, asked: Known, own_layers: PlannedOwnLayers) -> ConfigLayerPlan:
         view = self._output_of(ctx.node, instance)
         data = view.template
         known = {dim for node in ctx.node.deps for dim in node.output.dims}
@@ -195,7 +214,7 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
                 declared = dim if size_tags.tag_of(view.own_lengths[dim]) is dim else None
                 own[axis] = ctx.bind(declared, ctx.new_spatial(None, "time"))
                 data = data.with_dim(axis, own[axis])
-        return ConfigLayerPlan(data, asked, own)
+        return ConfigLayerPlan(data, asked, own, tuple(own_layers.layers), tuple(own_layers.templates))
 
     # --- both ---
 
@@ -215,14 +234,16 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
             return LayerView(emit, node)
 
         network = NetworkView(emit, path, view)
-        options["from"] = [key for key in known.nodes if key in _by_name(self.node.sources)]
+        names = {node: key for key, node in _by_name(self.node.sources).items()}
+        options["from"] = [names[node] for node in self.node.sources]
         self.config_class.transform_config_dict(options, network=network, get_layer=lambda key: view(find(key)))
         options.pop("from", None)
         return {**options, "name": name, "network": network}
 
     def _instance(self, emit: EmitContext, host: Host, known: Known, find: Callable[[str], Node]) -> Any:
         options = self._options(emit, known, find)
-        output = self.config_class.get_out_data_from_opts(**options)
+        with host.running():
+            output = self.config_class.get_out_data_from_opts(**options)
         if isinstance(output, Data):
             output = DataView(output, None, emit, options["name"])
         if not isinstance(output, DataView):
@@ -234,6 +255,16 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
             previous = types.SimpleNamespace(rec_vars_outputs=states)
         with host.running(), size_tags.using_lengths(emit.lens):
             return self.config_class(output=output, rec_previous_layer=previous, **options)
+
+    def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
+        """Return a layer or output inside of the layer of ours that a base of the class computes, or None."""
+        for own in self.plan.own_layers:
+            found = own.layer.sub_node(PlanContext(own, ctx.planner), name)
+            if found is None and name in own.sub_outputs:
+                found = ctx.planner.sub_output(own, name)
+            if found is not None:
+                return found
+        return None
 
     def _known(self, name: str) -> Node:
         return self.plan.known.nodes[name]
@@ -261,8 +292,10 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Run `__init__` of the class."""
-        host = Host(ctx, _Parameters(ctx), lambda name: self.plan.known.nodes["target " + name])
-        instance = self._instance(ctx, host, self.plan.known, self._known)
+        known = self.plan.known
+        own = KnownOwnLayers(self.plan.own_layers, self.plan.own_templates)
+        host = Host(ctx, _Parameters(ctx), lambda name: known.nodes["target " + name], own)
+        instance = self._instance(ctx, host, known, self._known)
         view = self._output_of(ctx.node, instance)
         for key in self.node.loop_states:
             ctx.set_loop_state(key, tf.convert_to_tensor(instance.rec_vars_outputs[key]))
@@ -295,6 +328,11 @@ class _Parameters:
         if isinstance(spec, ParamSpec) and not noisy and self._ctx.lowering.loop.index is None:
             return self._ctx.lowering.params.variables[spec.name]
         return self._ctx.param(name)
+
+
+def own_class_of(config_class: Any) -> Optional[type[Layer]]:
+    """Return the layer class of ours that a class in a config derives from, or None."""
+    return config_class.own_class if issubclass(config_class, SpecificLayer) else None
 
 
 class _errors_of_user:

@@ -14,6 +14,7 @@ from returnn_tf.compat.modules.layers.registering import (
     register_layer_class,
     register_loss_class,
 )
+from returnn_tf.compat.modules.layers.specific import specific_layer
 
 register_compat(__name__, "returnn.tf.layers.basic", "TFNetworkLayer")
 register_compat(__name__, "returnn.tf.layers.base")
@@ -30,6 +31,13 @@ __all__ = [
     "register_layer_class",
     "register_loss_class",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    found = specific_layer(name)
+    if found is None:
+        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    return found
 
 
 def concat_sources(src_layers: Any) -> Any:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
+from returnn_tf.compat.modules.layers.own_layers import OwnLayers
 from returnn_tf.compat.views.layer_view import LayerView
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Layer, Node
+from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
 #: function (name in the layer, shape, dtype, initialiser, trainable, getter) -> variable or its value
@@ -25,10 +28,18 @@ class Host:
     :param ctx: of the layer
     :param make_variable: returns the variable of a name
     :param target_node: returns the node of a target
+    :param own: returns the layers of ours that bases of the class compute
     """
 
-    def __init__(self, ctx: EmitContext, make_variable: MakeVariable, target_node: Callable[[str], Any]) -> None:
+    def __init__(
+        self,
+        ctx: EmitContext,
+        make_variable: MakeVariable,
+        target_node: Callable[[str], Node],
+        own: OwnLayers,
+    ) -> None:
         self._ctx = ctx
+        self._own = own
         self._make_variable = make_variable
         self._target_node = target_node
         self._names: dict[int, str] = {}
@@ -85,6 +96,21 @@ class Host:
     def target_view(self, target: str) -> Any:
         """Return the view of a target."""
         return LayerView(self._ctx, self._target_node(target)).output
+
+    def own_layer(self, own_class: type[Layer], options: Mapping[str, Any], sources: Sequence[Node]) -> Node:
+        """Return a layer of ours that a base of the class computes, as part of this layer.
+
+        :param options: of the layer
+        """
+        return self._own.layer(own_class, options, sources)
+
+    def own_template(self, own_class: type[Layer], options: Mapping[str, Any], sources: Sequence[Node]) -> Data:
+        """Return the template of such a layer."""
+        return self._own.template(own_class, options, sources)
+
+    def view_of(self, node: Node) -> LayerView:
+        """Return the view of a layer that this one needs."""
+        return LayerView(self._ctx, node)
 
     def dropout(self, x: Any, rate: float) -> Any:
         """Apply dropout, with random numbers of this layer and step."""

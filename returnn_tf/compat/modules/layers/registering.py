@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, Optional
 
-from returnn_tf.compat.modules.layers.adapter import ABSENT, ConfigLayer
+from returnn_tf.compat.modules.layers.adapter import ABSENT, ConfigLayer, own_class_of
 from returnn_tf.compat.modules.layers.layer_base import LayerBase
 from returnn_tf.compat.modules.layers.loss_adapter import ConfigLoss
 from returnn_tf.compat.modules.layers.loss_base import Loss
+from returnn_tf.compat.modules.layers.specific import SpecificLayer
 from returnn_tf.config.errors import CodeError
 from returnn_tf.config.options import declared_options, option
 from returnn_tf.graph.layer import Layer
@@ -40,10 +41,11 @@ def register_layer_class(layer_class: Any) -> None:
     remembers = layer_class.get_rec_initial_extra_outputs.__func__ is not _own(
         LayerBase, "get_rec_initial_extra_outputs"
     )
+    own_class = own_class_of(layer_class)
     grows = "get_rec_initial_extra_outputs_shape_invariants"
     facts = {
         "config_class": layer_class,
-        "has_memory": remembers,
+        "has_memory": remembers or (own_class is not None and own_class.has_memory),
         "history_grows": getattr(layer_class, grows).__func__ is not _own(LayerBase, grows),
         **_options(layer_class, ("__init__", "get_out_data_from_opts", "transform_config_dict"), Layer),
     }
@@ -97,6 +99,8 @@ def _options(cls: Any, methods: Iterable[str], base: Any) -> dict[str, Any]:
                 found.update(
                     {c: method for c in function.__code__.co_consts if isinstance(c, str) and c.isidentifier()}
                 )
+    if issubclass(cls, SpecificLayer):
+        found.update(dict.fromkeys(declared_options(cls.own_class), "__init__"))
     names = [name for name in found if name not in known and name.isidentifier()]
     body: dict[str, Any] = {"own_" + name: option(ABSENT, help="of %s" % cls.__name__, name=name) for name in names}
     return {**body, "__annotations__": {"own_" + name: Any for name in names}}
