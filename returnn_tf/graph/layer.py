@@ -54,6 +54,8 @@ class Layer(Sealable):
     is_connector: ClassVar[bool] = False
     #: Parameter scope where the layer is the unit of another one, such as `masked_computation`.
     scope_as_unit: ClassVar[str] = ""
+    #: The options with a layer of the network around, by its name or dict -> whether "data" there is the own source.
+    units: ClassVar[Mapping[str, bool]] = types.MappingProxyType({})
     #: The scope inside that of the layer in which its parameters are, and the output of an exported graph; a
     #: ``name_scope`` replaces both.
     inner_scope: ClassVar[str] = ""

@@ -488,7 +488,10 @@ class Planner(NetworkPlanner):
 
     def _param_scope_of(self, spec: LayerSpec) -> str:
         given: Optional[str] = spec.options.get("name_scope")
-        if given is None or declared_options(spec.cls)["name_scope"].inert:
+        if declared_options(spec.cls)["name_scope"].inert:
+            is_unit = spec.name == "output" and self._owner is not None and bool(self._owner.layer.units)
+            given = "" if is_unit else None  # a unit is in the scope of the layer around
+        if given is None:
             return join_scope(self.param_scope, scope_name(spec.name))
         if given.startswith("/"):
             return given.strip("/")
@@ -685,7 +688,9 @@ class Planner(NetworkPlanner):
 
     def take_losses(self, start: int) -> list[LossNode]:
         """Plan the losses of the planned nodes from an index on, and take them out of the network's losses."""
-        found: list[LossNode] = []
+        nodes = set(self.planned_nodes[start:])
+        found = [loss for loss in self.compilation.losses if loss.owner in nodes]  # of conditions inside
+        self.compilation.losses[:] = [loss for loss in self.compilation.losses if loss not in found]
         while True:  # the targets may add further layers, with further losses
             taken = self.place.results.take_losses(set(self.planned_nodes[start:]))
             if not taken:

@@ -81,6 +81,7 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
     starts_on_zeros = True
     computes_all_steps = True
     keeps_features = True
+    units = {"unit": True}
     mask: OptionalLayerRef = option(None, help="layer with a bool for each frame", refs=True)
     unit: dict[str, Any] = option(
         help="the layer to compute, a dict; its source 'data' is the source of this layer", network=True

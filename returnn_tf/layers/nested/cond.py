@@ -41,7 +41,7 @@ class CondPlan(LayerPlan):
     """
 
     condition: Node
-    branches: tuple[Sequence[Node], Sequence[Node]]
+    branches: tuple[list[Node], list[Node]]
     result: BranchOutput
     losses: Sequence[LossNode]
     states: Sequence[tuple[Node, str, str]]
@@ -55,6 +55,7 @@ class CondLayer(Planned[CondPlan]):
     Parameters: those of both layers, as if each were this layer: ``<layer>/W``, of subnetworks ``<layer>/<inner>/W``.
     Parameters of the same name are shared. ``name_scope`` in a branch replaces ``<layer>``.
     Losses of layers in a branch count when the branch is computed, and are reported as ``<layer>/<inner>``.
+    A branch, or the condition, may be a `cond` again, as if its branches were branches of this layer.
     In a loop, the states of recurrent layers in a branch stay as they are in steps in which it is not computed.
     Parts: ``<layer>/<inner>`` for an inner layer with is_output_layer in both branches, if they are subnetworks.
     Lengths: those of the layers; both must have the same axes.
@@ -78,9 +79,16 @@ class CondLayer(Planned[CondPlan]):
         help="scope of the parameters",
         inert="the parameters are in the scope of the layer's name; give a branch a name_scope to change it",
     )
-    condition: Union[str, dict[str, Any]] = option(help="layer with a single bool: a layer name or a dict")
-    true_layer: Union[str, dict[str, Any]] = option(help="layer to compute if it is true: a dict or a layer name")
-    false_layer: Union[str, dict[str, Any]] = option(help="layer to compute if it is false: a dict or a layer name")
+    units = {"condition": False, "true_layer": False, "false_layer": False}
+    condition: Union[str, dict[str, Any]] = option(
+        help="layer with a single bool: a layer name or a dict", network=True
+    )
+    true_layer: Union[str, dict[str, Any]] = option(
+        help="layer to compute if it is true: a dict or a layer name", network=True
+    )
+    false_layer: Union[str, dict[str, Any]] = option(
+        help="layer to compute if it is false: a dict or a layer name", network=True
+    )
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
@@ -121,7 +129,8 @@ class CondLayer(Planned[CondPlan]):
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """Return a layer inside that both branches have among their outputs."""
         if name not in self.node.sub_plans:
-            found = [self._part(branch, name) for branch in range(len(_BRANCHES))]
+            branches = range(len(_BRANCHES))
+            found = [self._part(branch, name) or self._deeper_part(ctx, branch, name) for branch in branches]
             if found[0] is None or found[1] is None:
                 return None
             self.node.sub_plans[name] = BranchOutput.of(ctx, found[0], found[1])
@@ -145,6 +154,18 @@ class CondLayer(Planned[CondPlan]):
             if node.path == path and is_output:
                 return node
         return None
+
+    def _deeper_part(self, ctx: PlanContext, branch: int, name: str) -> Optional[Node]:
+        """Return a part of a `cond` that is the layer of a branch, as a further layer of this branch."""
+        result = self.plan.result.nodes[branch]
+        if not isinstance(result.layer, CondLayer):
+            return None
+        found = result.layer.sub_node(PlanContext(result, ctx.planner), name)
+        if found is not None:
+            ctx.planner.planned_nodes.remove(found)
+            self.plan.branches[branch].append(found)
+            ctx.node.inner.append(found)
+        return found
 
     def _plan_condition(self, ctx: PlanContext) -> Node:
         """Return the layer of the condition; one given as a dict is computed before the branches."""
@@ -280,7 +301,8 @@ def _carry_states(ctx: PlanContext, branches: Sequence[Sequence[Node]]) -> Itera
 
 
 def _share_params(ctx: PlanContext, true: Sequence[Node], false: Sequence[Node]) -> None:
-    """Share the parameters that both branches declare."""
+    """Share the parameters that both branches declare, also in conditions and loops inside."""
+    true, false = _with_inner(true), _with_inner(false)
     known: dict[str, ParamSpec] = {spec.name: spec for node in true for spec in node.owned}
     for node in false:
         for spec in list(node.owned):
@@ -297,6 +319,11 @@ def _share_params(ctx: PlanContext, true: Sequence[Node], false: Sequence[Node])
         for key, spec in node.params.items():
             if isinstance(spec, ParamSpec) and known.get(spec.name) is not None:
                 node.params[key] = known[spec.name]
+
+
+def _with_inner(nodes: Sequence[Node]) -> list[Node]:
+    """Return the layers with those inside conditions and loops."""
+    return [inner for node in nodes for inner in [*_with_inner(node.inner), node]]
 
 
 def _initial_inside(node: Node, initial: Any, ctx: EmitContext) -> Any:

@@ -34,10 +34,22 @@ def unit_network(
     """
     if isinstance(unit, str):
         unit = {"class": "copy", "from": unit}
+    layer, cls = _renamed_layer(unit, outside, owner or outside, own_data=own_data, where=where)
+    layer.pop("is_output_layer", None)  # the enclosing layer may be one
+    # Its parameters are in the scope of the enclosing layer, as if that were this one.
+    if not declared_options(cls)["name_scope"].inert:
+        layer.setdefault("name_scope", cls.scope_as_unit)
+    return {"output": layer}
+
+
+def _renamed_layer(
+    unit: Any, outside: Callable[[str], str], owner: Callable[[str], str], *, own_data: bool, where: str
+) -> tuple[dict[str, Any], type[Any]]:
+    """Return (a layer dict with the names that it has in a new network, its class); see `unit_network`."""
     if not isinstance(unit, Mapping) or "class" not in unit:
         raise DimError("%s must be a layer such as {'class': 'linear', ...}, not %r." % (where, unit))
     cls = LAYERS.get(unit["class"], where)
-    layer = {name: value for name, value in unit.items() if name != "is_output_layer"}  # the enclosing layer may be one
+    layer = dict(unit)
     if "from" not in layer and (cls.needs_sources or (own_data and issubclass(cls, ConcatInputLayer))):
         layer["from"] = "data"
     layer["from"] = [
@@ -49,12 +61,25 @@ def unit_network(
         if name in infos and infos[name].refs and value is not None:
             layer[name] = map_strings(infos[name], value, outside)
         elif name in infos and infos[name].network and is_network(value):
-            layer[name] = _nested(value, outside, owner or outside, 1)
+            layer[name] = _nested(value, outside, owner, 1)
+        elif name in cls.units and value is not None:
+            layer[name] = _renamed_unit(value, outside, owner, own_data=cls.units[name], where=where)
     if "reuse_params" in layer:
-        layer["reuse_params"] = map_names(layer["reuse_params"], owner or outside, outside)
-    # Its parameters are in the scope of the enclosing layer, as if that were this one.
-    layer.setdefault("name_scope", cls.scope_as_unit)
-    return {"output": layer}
+        layer["reuse_params"] = map_names(layer["reuse_params"], owner, outside)
+    return layer, cls
+
+
+def _renamed_unit(
+    unit: Any, outside: Callable[[str], str], owner: Callable[[str], str], *, own_data: bool, where: str
+) -> Any:
+    """Return the layer in an option of a layer that is a unit itself, with the names that it has in the new network."""
+
+    def around(name: str) -> str:
+        return name if own_data and name == "data" else outside(name)
+
+    if isinstance(unit, str):
+        return around(unit)
+    return _renamed_layer(unit, around, owner, own_data=own_data, where=where)[0]
 
 
 def unit_references(unit: Any, *, own_data: bool = False, of_params: bool = False) -> Iterator[str]:
