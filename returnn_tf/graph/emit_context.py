@@ -117,7 +117,7 @@ class EmitContext:
         :param lens: int32 [batch] or scalar; [batch * beam] in a layer after a search
         :param size: of the padded axis; defaults to the largest length
         """
-        lens = tf.cast(lens, tf.int32)
+        lens, dim = tf.cast(lens, tf.int32), dim.unprioritized()
         self.lowering.dims.lens[dim] = lens
         if self.beam > 1 and lens.shape.rank != 0:
             self.lowering.dims.beam_dims[dim] = self.beam
@@ -131,6 +131,7 @@ class EmitContext:
         :param lens: int32 with an axis for each of ``over``
         :param size: of the padded axis
         """
+        dim = dim.unprioritized()
         self.lowering.dims.lens_over[dim] = tuple(over), lens
         self.lowering.dims.sizes[dim] = size
 

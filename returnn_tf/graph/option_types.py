@@ -127,5 +127,8 @@ class OutTypeOptions:
     batch_dim_axis: Optional[int] = option(None, help="place of the batch axis")
     time_dim_axis: Optional[int] = option(None, help="index of the time axis, counting batch")
     feature_dim_axis: Optional[int] = option(None, help="index of the feature axis, counting batch")
+    version: Optional[int] = option(
+        None, choices=(None, 1, 2), help="2: time and feature axis are only those given; default: 2 with 'dims', else 1"
+    )
     name: Optional[str] = option(None, help="for messages", inert="the name is that of the layer")
     vocab: Any = option(None, help="names of the labels", inert="the labels keep the names of their source")

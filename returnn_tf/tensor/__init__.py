@@ -11,7 +11,13 @@ from returnn_tf.tensor.dim import (
     single_step_dim,
 )
 from returnn_tf.tensor.dim_expr import DimExpr
-from returnn_tf.tensor.expected_dims import ImplicitDim, OptionalDim
+from returnn_tf.tensor.expected_dims import (
+    ImplicitDim,
+    ImplicitDynSizeDim,
+    ImplicitSparseDim,
+    MarkedDim,
+    OptionalDim,
+)
 from returnn_tf.tensor.extern_data import (
     SEQ_TAG,
     empty_data_keys,
@@ -31,6 +37,9 @@ __all__ = [
     "DimKind",
     "FeatureDim",
     "ImplicitDim",
+    "ImplicitDynSizeDim",
+    "ImplicitSparseDim",
+    "MarkedDim",
     "OptionalDim",
     "SEQ_TAG",
     "SpatialDim",

@@ -54,12 +54,14 @@ def resolve_axes(
         axes: list[int] = []
         for part in desc:
             found = resolve_axes(data, part, behavior_version=behavior_version, names=names)
+            if isinstance(part, Dim) and any(a in axes for a in found):
+                found = data.axes_of(part, without=axes)  # two dims that differ in priority mean two axes
             axes += [a for a in found if a not in axes]
         return axes
     if desc is None:
         return []
     if isinstance(desc, Dim):
-        return _need_axes(data, desc, axes_of(data, desc))
+        return _need_one(data, desc, axes_of(data, desc))
     if isinstance(desc, bool) or not isinstance(desc, (int, str)):
         raise AxisError("An axis is named by a dim, a string or a list of them, not by %r." % (desc,))
     if isinstance(desc, int):
@@ -84,16 +86,12 @@ def axes_of(data: Data, dim: Dim) -> list[int]:
     return [data.batch_axis] if not axes and dim.is_batch and data.batch_axis is not None else axes
 
 
-def _need_axes(data: Data, desc: AxisDesc, axes: list[int]) -> list[int]:
-    if not axes:
-        raise _no_single_axis(data, desc, axes)
-    return axes
-
-
 def _no_single_axis(data: Data, desc: Any, axes: list[int]) -> ConfigError:
+    twice = isinstance(desc, Dim) and len(axes) > 1
+    hint = " Where a tensor has a dim twice, mark the axis to take by dim.copy(match_priority=1)." if twice else ""
     return AxisError(
-        "Axis %s means %s axis of %s. Name one axis by its dim, by a letter of B, T, F, or by one of: %s."
-        % (_show(desc), "no" if not axes else "more than one", data, ", ".join(_NAMES[3:]))
+        "Axis %s means %s axis of %s. Name one axis by its dim, by a letter of B, T, F, or by one of: %s.%s"
+        % (_show(desc), "no" if not axes else "more than one", data, ", ".join(_NAMES[3:]), hint)
     )
 
 
@@ -146,7 +144,7 @@ def _marked(data: Data, desc: str, letter: str) -> int:
     return axis
 
 
-def _need_one(data: Data, desc: str, axes: list[int]) -> list[int]:
+def _need_one(data: Data, desc: Union[Dim, str], axes: list[int]) -> list[int]:
     if len(axes) != 1:
         raise _no_single_axis(data, desc, axes)
     return axes

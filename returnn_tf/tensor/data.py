@@ -145,9 +145,22 @@ class Data:
         """Return the size of each axis, None where dynamic."""
         return tuple(d.size for d in self.dims)
 
-    def axes_of(self, dim: Dim) -> list[int]:
-        """Return the indices of all axes with this dim."""
-        return [i for i, d in enumerate(self.dims) if d is dim]
+    def axes_of(self, dim: Dim, without: Sequence[int] = ()) -> list[int]:
+        """Return the indices of all axes with this dim; of those that differ in match priority, the highest.
+
+        Of axes with the dim in several priorities, a dim with a priority means the axis of this priority, if any.
+
+        :param without: axes that don't count
+        """
+        base = dim.unprioritized()
+        found = [i for i, d in enumerate(self.dims) if d is base or d.without_priority is base]
+        if without:
+            found = [i for i in found if i not in without]
+        if len(found) < 2:
+            return found
+        same = [i for i in found if self.dims[i] is dim] if dim.match_priority else []
+        highest = max(self.dims[i].match_priority for i in found)
+        return same or [i for i in found if self.dims[i].match_priority == highest]
 
     def __str__(self) -> str:
         parts = []

@@ -47,6 +47,10 @@ class Dim:
     ``a + a is 2 * a``. Left and right forms such as `ceildiv_left` differ only for products, in the end of the factors
     that a quotient removes.
 
+    A tensor may have a dim twice, such as the weights of a square matrix. `with_priority` then gives one of the axes a
+    match priority: the dim means the axis with the higher one, see `Data.axes_of`. For sizes, lengths and arithmetic
+    both are the same dim.
+
     :param kind: batch, spatial or feature
     :param size: static size, or None if it is dynamic (different from batch to batch)
     :param description: the name displayed to users, e.g. in `returnn-tf check`; also searched by ``stag:`` axis names
@@ -56,7 +60,10 @@ class Dim:
     :param dimension: the size, by the name that configs use
     """
 
-    __slots__ = ("__weakref__", "auto", "description", "expr", "kind", "labels_of", "same_as", "size")
+    __slots__ = (
+        "__weakref__", "auto", "description", "expr", "kind", "labels_of", "match_priority", "same_as", "size",
+        "without_priority",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -77,6 +84,9 @@ class Dim:
         self.same_as: Optional[Dim] = None
         #: Of labels: a dim whose labels have the same indices, which this one replaced.
         self.labels_of: Optional[Dim] = None
+        self.match_priority = 0
+        #: Of a dim with a match priority: the same dim without one.
+        self.without_priority: Optional[Dim] = None
 
     def __copy__(self) -> Dim:
         return self  # a dim is identified by its object, also in the copy of a network dict
@@ -115,6 +125,8 @@ class Dim:
             return True
         if self.is_batch or other.is_batch:
             return False
+        if self.without_priority is not None or other.without_priority is not None:
+            return self.unprioritized().agrees_with(other.unprioritized(), strict=strict)
         if self.size is None and other.size is None and not (self.is_loop or other.is_loop):
             return terms_of(self) == terms_of(other)  # the same lengths as another kind
         auto = (self.auto and other.auto) if strict else (self.auto or other.auto)
@@ -139,10 +151,52 @@ class Dim:
 
     def declared(self) -> Dim:
         """Return the dim that `declare_same_as` made this one, also for the operands of an expression."""
+        if self.without_priority is not None:
+            return self.without_priority.declared().with_priority(self.match_priority)
         dim = self
         while dim.same_as is not None:
             dim = dim.same_as
         return dim.with_operands(Dim.declared)
+
+    # --- several axes with one dim ---
+
+    def with_priority(self, match_priority: int) -> Dim:
+        """Return this dim with another match priority, always the same object; 0 means none.
+
+        :raises ValueError: it is the batch dim, which no tensor has twice
+        """
+        base = self.unprioritized()
+        if match_priority == base.match_priority:
+            return base
+        if self.is_batch:
+            raise ValueError("A batch dim has no match priority: no tensor has it twice.")
+        key = "priority", base, match_priority
+        dim: Optional[Dim] = _derived_dims.get(key)
+        if dim is None:
+            expr = None if base.size is not None else QuotientExpr(base, 1, up=True)
+            dim = _derived_dims[key] = Dim(base.kind, base.size, base.description, expr, base.auto)
+            dim.match_priority, dim.without_priority = match_priority, base
+        return dim
+
+    def copy(
+        self,
+        same_as_self: bool = True,
+        description: str = "",
+        kind: Optional[DimKind] = None,
+        match_priority: Optional[int] = None,
+    ) -> Dim:
+        """Return this dim with another kind or match priority, or a new dim of its size.
+
+        :param same_as_self: whether it is still this dim, with its description; a dynamic one is, as it has the lengths
+        """
+        kind, priority = kind or self.kind, self.match_priority if match_priority is None else match_priority
+        if same_as_self or self.size is None:
+            return self.as_kind(kind).with_priority(priority)
+        return Dim(kind, self.size, description or self.description).with_priority(priority)
+
+    def unprioritized(self) -> Dim:
+        """Return this dim without match priority."""
+        return self if self.without_priority is None else self.without_priority
 
     # --- arithmetic ---
 
@@ -150,6 +204,8 @@ class Dim:
         """Return a new dim of the same static size and another kind; a dynamic one keeps its lengths."""
         if kind is self.kind:
             return self
+        if self.without_priority is not None:
+            return self.without_priority.as_kind(kind, description).with_priority(self.match_priority)
         if self.size is not None:
             return Dim(kind, self.size, description or self.description, auto=True)
         return self._derived(QuotientExpr(self, 1, up=True), kind)
@@ -230,6 +286,8 @@ class Dim:
 
     def with_operands(self, func: Callable[[Dim], Dim]) -> Dim:
         """Return a derived dim with every operand replaced by ``func(operand)``; itself if nothing changes."""
+        if self.without_priority is not None:
+            return self.without_priority.with_operands(func).with_priority(self.match_priority)
         if self.expr is None or all(func(a) is a for a in self.expr.args):
             return self
         return self._of(self.expr.rebuilt(func))

@@ -50,6 +50,8 @@ class DeclaredDims:
 
     def resolve(self, dim: Dim) -> Dim:
         """Return the definition of a declared dim, or the dim itself."""
+        if dim.without_priority is not None:
+            return self.resolve(dim.without_priority).with_priority(dim.match_priority)
         while True:
             before, dim = dim, dim.declared()
             if dim not in self._definitions and _is_automatic(dim):
@@ -86,6 +88,12 @@ class DeclaredDims:
         declared = self.resolve(declared)
         if declared is definition:
             return definition
+        if declared.match_priority:
+            base = declared.unprioritized()
+            bound = self.bind(path, base, definition.unprioritized(), deps, replaced)
+            if bound in replaced:
+                replaced[bound.with_priority(declared.match_priority)] = declared
+            return bound.with_priority(declared.match_priority)
         known = self.known(path, declared, deps)
         if known and declared.size != definition.size:
             raise DimError("the declared dim %s does not match, the result has %s there." % (declared, definition))

@@ -154,6 +154,7 @@ def terms_of(value: Union[Operand, int]) -> Terms:
     """Return a dim or a number as a polynomial."""
     if isinstance(value, int):
         return {_CONST: value} if value else {}
+    value = value.unprioritized()
     # The steps of a loop have sizes of their own, so they are not replaced by the axis that the loop runs over.
     if isinstance(value.expr, QuotientExpr) and value.expr.by == 1 and not value.is_loop:
         return terms_of(value.expr.dim)

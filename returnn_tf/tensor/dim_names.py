@@ -21,13 +21,14 @@ class DimNames:
         :param passed: whether it is the name that a layer gives to an axis of its source which it did not change; such
             names count where no other one matches
         """
-        (self._passed if passed else self._names).setdefault(dim, []).append(name.lower())
+        (self._passed if passed else self._names).setdefault(dim.unprioritized(), []).append(name.lower())
 
     def text(self, dim: Dim, *, passed: bool = False) -> str:
         """Return all names in lower case.
 
         :param passed: with the names of unchanged axes
         """
+        dim = dim.unprioritized()
         names = [dim.description.lower(), *self._names.get(dim, ())]
         if passed:
             names += self._passed.get(dim, ())

@@ -12,25 +12,32 @@ from returnn_tf.tensor.dim import Dim
 
 
 @dataclasses.dataclass(frozen=True)
-class ImplicitDim:
+class MarkedDim:
+    """In ``out_shape``: a dim with a mark; the common part of all marks."""
+
+    tag: Dim
+
+
+class ImplicitDim(MarkedDim):
     """In ``out_shape``: a dim that the output depends on without having it as an axis.
 
     That is the batch dim where the lengths of another axis differ by sequence, and the dim that sparse values index.
     """
 
-    tag: Dim
+
+class ImplicitDynSizeDim(ImplicitDim):
+    """In ``out_shape``: a dim that the lengths of an axis depend on."""
 
 
-@dataclasses.dataclass(frozen=True)
-class OptionalDim:
+class ImplicitSparseDim(ImplicitDim):
+    """In ``out_shape``: the dim that sparse values index."""
+
+
+class OptionalDim(MarkedDim):
     """In ``out_shape``: a dim that the output may have."""
 
-    tag: Dim
 
-
-def check_dims(
-    data: Data, expected: Iterable[Union[Dim, ImplicitDim, OptionalDim]], resolve: Callable[[Dim], Dim]
-) -> None:
+def check_dims(data: Data, expected: Iterable[Union[Dim, MarkedDim]], resolve: Callable[[Dim], Dim]) -> None:
     """Check that a template has exactly the dims of ``out_shape``, in any order.
 
     The steps of loops don't count: the option is about one step of a layer, wherever it is computed.
@@ -48,7 +55,7 @@ def check_dims(
         if _is_steps(dim, data):
             continue
         if isinstance(entry, ImplicitDim):
-            _check_implicit(data, dim)
+            _check_implicit(data, entry, dim)
             continue
         match = _find(got, dim)
         if match is not None:
@@ -56,7 +63,9 @@ def check_dims(
         elif not isinstance(entry, OptionalDim):
             raise DimError("out_shape has the dim %s, but the output is %s." % (dim, data))
     if got:
-        raise DimError("the output %s has the axis %s, which out_shape lacks." % (data, got[0]))
+        twice = any(got[0].agrees_with(dim) for dim in data.dims if dim is not got[0]) or data.dims.count(got[0]) > 1
+        hint = " It has this dim twice: mark one of both axes by dim.copy(match_priority=1)." if twice else ""
+        raise DimError("the output %s has the axis %s, which out_shape lacks.%s" % (data, got[0], hint))
 
 
 def _find(dims: list[Dim], dim: Dim) -> Optional[Dim]:
@@ -70,13 +79,15 @@ def _is_steps(dim: Dim, data: Data) -> bool:
     return any(d is dim or (d.expr is not None and d.expr.args[0] is dim) for d in data.dims if d.is_loop)
 
 
-def _check_implicit(data: Data, dim: Dim) -> None:
-    if dim.is_batch:
-        fits = any(d.is_dynamic for d in data.dims)
+def _check_implicit(data: Data, mark: ImplicitDim, dim: Dim) -> None:
+    of_lengths = any(d.is_dynamic for d in data.dims)
+    of_labels = data.sparse_dim is not None and data.sparse_dim.agrees_with(dim)
+    if isinstance(mark, ImplicitDynSizeDim):
+        fits, what = of_lengths, "no lengths of the output %s depend on it"
+    elif isinstance(mark, ImplicitSparseDim):
+        fits, what = of_labels, "the values of the output %s are no labels of it"
     else:
-        fits = data.sparse_dim is not None and data.sparse_dim.agrees_with(dim)
+        fits = of_lengths if dim.is_batch else of_labels
+        what = "neither the lengths nor the labels of the output %s depend on it"
     if not fits:
-        raise DimError(
-            "out_shape has the implicit dim %s, but neither the lengths nor the labels of the output %s depend on it."
-            % (dim, data)
-        )
+        raise DimError("out_shape has the implicit dim %s, but %s." % (dim, what % data))

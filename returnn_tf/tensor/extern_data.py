@@ -55,6 +55,12 @@ class DataKeyOptions:
     )
     available_for_inference: Optional[bool] = option(None, help="whether it exists outside of training")
     vocab: Any = option(None, help="vocabulary options, for label names")
+    version: Optional[int] = option(
+        None,
+        choices=(None, 1, 2),
+        help="1: time and feature axis are found by the axes; 2: there are none unless they are given. Default: 2 with "
+        "'dims', else 1",
+    )
     name: Optional[str] = option(None, help="ignored, for old configs")
 
 
@@ -108,6 +114,9 @@ class _DataKey:
         self.key = key
         self.opts = opts
         self._sized = sized
+        version = (1 if opts.dims is None else 2) if opts.version is None else opts.version
+        #: Whether axes that the options do not mention are found by the shape.
+        self._marks = version == 1
         self.sparse_dim = self._sparse_dim()
         self.dtype = self._dtype(float_dtype)
 
@@ -155,14 +164,15 @@ class _DataKey:
             raise self.error("shape is %s, but dim_tags give %s. Remove shape." % (self.opts.shape, tuple(shape)))
         time_axis = self._index("time_dim_axis", len(dims))
         if isinstance(time_axis, _Auto):
-            time_axis = default_time_axis(dims)
+            time_axis = default_time_axis(dims) if self._marks else None
         feature_axis = self._index("feature_dim_axis", len(dims))
         if self.opts.feature_dim is not None:
             if self.opts.feature_dim not in dims:
                 raise self.error("feature_dim %s is not among dim_tags %r." % (self.opts.feature_dim, dims))
             feature_axis = dims.index(self.opts.feature_dim)
         if isinstance(feature_axis, _Auto):
-            feature_axis = None if self.sparse_dim is not None else default_feature_axis(dims, time_axis)
+            marked = self._marks and self.sparse_dim is None
+            feature_axis = default_feature_axis(dims, time_axis) if marked else None
         return self._data(dims, time_axis, feature_axis)
 
     # --- by sizes ---
@@ -179,22 +189,25 @@ class _DataKey:
         feature_axis = self._index("feature_dim_axis", rank)
         if isinstance(feature_axis, _Auto):
             static = [a for a, size in zip(axis_of, sizes) if size is not None and a != time_axis]
-            feature_axis = static[-1] if static and self.sparse_dim is None else None
+            feature_axis = static[-1] if static and self.sparse_dim is None and self._marks else None
         if batch_axis is not None and batch_axis in (time_axis, feature_axis):
             raise self.error("axis %d is the batch axis, so it is neither time nor feature axis." % batch_axis)
         dims = self._auto_dims(sizes, axis_of, batch_axis, time_axis)
         size = None if feature_axis is None else dims[feature_axis].size
         if feature_axis is not None and size is not None:
             dims[feature_axis] = Dim(DimKind.FEATURE, size, "feature:%s" % self.key, auto=True)
+        if isinstance(self.opts.time_dim_axis, _Auto) and not self._marks:
+            time_axis = None
         data = self._data(dims, time_axis, feature_axis)
         return data if self.opts.feature_dim is None else self._with_dim(data, "F", self.opts.feature_dim)
 
     def _sizes(self) -> list[Optional[int]]:
         opts = self.opts
         if opts.shape is None:
-            if opts.dim is None and self.sparse_dim is None:
+            no_feature = opts.dim is None and opts.feature_dim_axis is None
+            if opts.dim is None and self.sparse_dim is None and not no_feature:
                 raise self.error("give 'dim' (number of features or labels) or 'shape'.")
-            sizes: list[Optional[int]] = [None] if self.sparse_dim is not None else [None, opts.dim]
+            sizes: list[Optional[int]] = [None] if self.sparse_dim is not None or no_feature else [None, opts.dim]
             return sizes[1:] if opts.time_dim_axis is None else sizes
         return list(opts.shape)
 
@@ -224,7 +237,7 @@ class _DataKey:
 
     def _data(self, dims: list[Dim], time_axis: Optional[int], feature_axis: Optional[int]) -> Data:
         data = Data(tuple(dims), self.dtype, feature_axis, time_axis, self.sparse_dim, vocab=self.opts.vocab)
-        if self.opts.dim is not None and data.dim != self.opts.dim:
+        if self.opts.dim is not None and data.dim != self.opts.dim and (self._marks or data.dim is not None):
             shape = tuple(d.size for d in dims if not d.is_batch)
             feature = "no feature axis" if feature_axis is None else "a feature axis of size %s" % data.dim
             raise self.error("dim is %d, but the shape %s has %s. They must agree." % (self.opts.dim, shape, feature))

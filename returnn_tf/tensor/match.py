@@ -13,8 +13,8 @@ from returnn_tf.tensor.dim import Dim, DimKind
 def match_axes(data: Data, into: Data, *, strict: bool = False, ones: bool = True) -> list[Optional[int]]:
     """Return, for each axis of ``data``, the axis of ``into`` with the same dim, or None.
 
-    Identical dims first; then dims that agree (see `Dim.agrees_with`), the feature axes with each other before others,
-    and those that agree strictly before others.
+    Identical dims first, see `pair_same`; then dims that agree (see `Dim.agrees_with`), the feature axes with each
+    other before others, and those that agree strictly before others.
 
     :param strict: whether dims that users declared agree with no others
     :param ones: whether feature axes of size 1 fit any other
@@ -26,10 +26,8 @@ def match_axes(data: Data, into: Data, *, strict: bool = False, ones: bool = Tru
         result[axis] = target
         free.remove(target)
 
-    for a, dim in enumerate(data.dims):
-        target = next((t for t in free if into.dims[t] is dim or (dim.is_batch and into.dims[t].is_batch)), None)
-        if target is not None:
-            take(a, target)
+    for a, same in pair_same(data, range(data.rank), into, free):
+        take(a, same)
     fa, fi = data.feature_axis, into.feature_axis
     for only_strict in (True,) if strict else (True, False):
         if fa is not None and result[fa] is None and fi in free and fi is not None:
@@ -45,6 +43,25 @@ def match_axes(data: Data, into: Data, *, strict: bool = False, ones: bool = Tru
         if 1 in (data.dims[fa].size, into.dims[fi].size):
             take(fa, fi)
     return result
+
+
+def pair_same(one: Data, axes: Sequence[int], other: Data, others: Sequence[int]) -> list[tuple[int, int]]:
+    """Pair axes of two templates that have the same dim, or are batch axes.
+
+    Where a template has a dim several times, the axes with higher match priorities come first, then the earlier ones.
+
+    :param axes: of ``one``
+    :param others: axes of ``other``
+    """
+    pairs, free = [], list(others)
+    for axis in sorted(axes, key=lambda a: -one.dims[a].match_priority):
+        dim = one.dims[axis].unprioritized()
+        same = [t for t in free if other.dims[t].unprioritized() is dim or (dim.is_batch and other.dims[t].is_batch)]
+        if same:
+            target = max(same, key=lambda t: other.dims[t].match_priority)
+            free.remove(target)
+            pairs.append((axis, target))
+    return pairs
 
 
 def common_layout(

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.tensor import FeatureDim
-from tests.layers.nets import LENS, fails, feed, net_of, run, template
+from returnn_tf.config import ConfigError
+from returnn_tf.tensor import FeatureDim, ImplicitDynSizeDim, ImplicitSparseDim, SpatialDim, batch_dim
+from tests.layers.nets import FEATURE, LENS, TIME, fails, feed, net_of, run, template
 
 
 def _frames(x: Any) -> Any:
@@ -128,3 +129,91 @@ def test_transposed_conv_in_two_dims_with_exact_padding(size: Any, strides: Any)
         at = t * strides[0]
         expected[:, at : at + size[0]] += np.einsum("bc,ijoc->bijo", x[:, t], w)
     np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
+MARKED, OTHER = FEATURE.copy(match_priority=1), SpatialDim("other", 3)
+#: The weights of a square matrix; the input features have the higher priority.
+WEIGHTS = np.arange(9, dtype="float32").reshape(3, 3) ** 2
+
+
+@pytest.mark.parametrize(
+    "layer, expected",
+    [
+        ({"class": "dot", "from": ["data", "w"], "reduce": FEATURE}, lambda x, w: x @ w),
+        ({"class": "dot", "from": ["data", "w"], "reduce": MARKED}, lambda x, w: x @ w),
+        ({"class": "dot", "from": ["data", "w"], "red1": "F", "red2": FEATURE}, lambda x, w: x @ w),
+        ({"class": "dot", "from": ["w", "w"], "reduce": FEATURE}, lambda x, w: np.einsum("ij,ij->j", w, w)),
+        ({"class": "reduce", "mode": "sum", "from": "w", "axis": FEATURE}, lambda x, w: w.sum(0)),
+        ({"class": "reduce", "mode": "sum", "from": "w", "axis": MARKED}, lambda x, w: w.sum(0)),
+        ({"class": "reduce", "mode": "sum", "from": "w", "axis": [MARKED, FEATURE]}, lambda x, w: w.sum()),
+        ({"class": "reduce", "mode": "sum", "from": "w", "axis": "F"}, lambda x, w: w.sum(1)),
+        ({"class": "combine", "kind": "mul", "from": ["w", "v"]}, lambda x, w: w * np.array([[1], [2], [3]])),
+        ({"class": "gather", "from": "w", "axis": FEATURE, "position": 2}, lambda x, w: w[2]),
+        ({"class": "slice", "from": "w", "axis": FEATURE, "slice_end": 1}, lambda x, w: w[:1]),
+        ({"class": "softmax_over_spatial", "from": "w", "axis": FEATURE, "use_time_mask": False}, lambda x, w: (
+            np.exp(w - w.max(0)) / np.exp(w - w.max(0)).sum(0)).T),
+        ({"class": "reinterpret_data", "from": "w", "set_dim_tags": {FEATURE: OTHER}}, lambda x, w: w),
+        ({"class": "merge_dims", "from": "w", "axes": [MARKED, FEATURE]}, lambda x, w: w.reshape(9)),
+    ],
+)  # fmt: skip
+def test_match_priority(layer: Any, expected: Any) -> None:
+    """A dim means the axis with the higher priority; the other one remains."""
+    network = {
+        "w": {"class": "variable", "shape": (MARKED, FEATURE), "param_name": "param", "init": WEIGHTS},
+        "v": {"class": "variable", "shape": [FEATURE], "init": np.array([1, 2, 3], "float32")},
+        "output": {**layer, "is_output_layer": True},
+    }
+    arrays = feed()
+    result = run(network, arrays)["output"]
+    np.testing.assert_allclose(result.value, expected(arrays["data"], WEIGHTS), rtol=1e-4, atol=1e-5)
+    if layer["class"] == "reinterpret_data":
+        assert template(network).dims == (OTHER, FEATURE)
+
+
+def test_match_priority_of_a_dynamic_dim() -> None:
+    """The marked dim has the lengths of the dim itself."""
+    marked = TIME.copy(match_priority=1)
+    network = {
+        "marked": {"class": "reinterpret_data", "from": "data", "set_dim_tags": {TIME: marked}},
+        "output": {"class": "reduce", "mode": "sum", "axis": TIME, "from": "marked"},
+        "len": {"class": "length", "axis": marked, "from": "marked", "is_output_layer": True},
+    }
+    arrays = feed()
+    layers = run(network, arrays)
+    expected = [arrays["data"][b, :n].sum(0) for b, n in enumerate(LENS)]
+    np.testing.assert_allclose(layers["output"].value, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(layers["len"].value, LENS)
+
+
+def test_a_dim_that_a_tensor_has_twice() -> None:
+    """The message names both and says how to mark one."""
+    weights = {"class": "variable", "shape": (FEATURE, FEATURE)}
+    reduce = {"class": "reduce", "mode": "sum", "axis": FEATURE, "from": "w"}
+    with pytest.raises(ConfigError, match=r"Axis f=3 means more than one axis of \[S\|f=3, F\|f=3\].*match_priority=1"):
+        template({"w": weights, "output": reduce})
+    with pytest.raises(ConfigError, match="which out_shape lacks. It has this dim twice.*match_priority=1"):
+        template({"output": {**weights, "out_shape": {FEATURE}}})
+
+
+@pytest.mark.parametrize(
+    "layer, marks",
+    [
+        ({"class": "range_in_axis", "from": "data", "axis": TIME}, [TIME, ImplicitDynSizeDim(batch_dim)]),
+        ({"class": "reduce", "mode": "argmax", "axis": "F", "from": "data"}, [
+            batch_dim, TIME, ImplicitSparseDim(FEATURE)]),
+    ],
+)  # fmt: skip
+def test_marked_dims_in_out_shape(layer: Any, marks: Any) -> None:
+    assert template({"output": {**layer, "out_shape": set(marks)}})
+
+
+@pytest.mark.parametrize(
+    "mark, match",
+    [
+        (ImplicitDynSizeDim(batch_dim), "implicit dim batch, but no lengths of the output .* depend on it"),
+        (ImplicitSparseDim(FEATURE), "implicit dim f=3, but the values of the output .* are no labels of it"),
+    ],
+)
+def test_marks_that_do_not_hold(mark: Any, match: str) -> None:
+    layer = {"class": "reduce", "mode": "sum", "axis": "T", "from": "data"}
+    fails({**layer, "out_shape": {batch_dim, FEATURE, mark}}, match)

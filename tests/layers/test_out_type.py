@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim, batch_dim
-from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, run
+from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, run, template
 
 X = feed()["data"]
 
@@ -54,11 +54,31 @@ WHOLE: list[tuple[dict[str, Any], str, tuple[int, ...]]] = [
     ({"shape": (2,), "dim": 7, "sparse": True}, "BS", (3, 2)),
     ({"shape": (2, 3), "batch_dim_axis": None, "feature_dim_axis": 0}, "FS", (2, 3)),
     ({"dims": []}, "", ()),
-    ({"dims": [FEATURE]}, "F", (3,)),
+    ({"dims": [FEATURE]}, "S", (3,)),  # dims mark no axis by default
+    ({"dims": [FEATURE], "version": 1}, "F", (3,)),
     ({"dim_tags": [STATIC, FEATURE]}, "SF", (2, 3)),
-    ({"dims": [batch_dim, FEATURE]}, "BF", (3, 3)),
+    ({"dims": [batch_dim, FEATURE], "feature_dim_axis": 1}, "BF", (3, 3)),
+    ({"dim_tags": [batch_dim, FEATURE], "version": 2}, "BS", (3, 3)),
     ({"dims": [batch_dim, TIME], "dtype": "bool"}, "BT", (3, 4)),
 ]
+
+
+@pytest.mark.parametrize(
+    "out_type, marks",
+    [
+        ({"dims": [batch_dim, TIME, FEATURE]}, (1, 2)),
+        ({"dims": [batch_dim, TIME, FEATURE], "version": 1}, (1, 2)),
+        ({"dims": [batch_dim, TIME, FEATURE], "version": 2}, (None, None)),
+        ({"dims": [batch_dim, TIME, FEATURE], "version": 2, "time_dim_axis": 1}, (1, None)),
+        ({"dim_tags": [batch_dim, TIME, FEATURE], "feature_dim_axis": None}, (1, None)),
+        ({"shape": (None, 3), "version": 2}, (None, None)),
+        ({"shape": (None, 3), "version": 2, "feature_dim_axis": 2}, (None, 2)),
+    ],
+)
+def test_marks_by_version(out_type: dict[str, Any], marks: Any) -> None:
+    """Dims that replace those of the sources are marked as these are, unless version 2 asks for no marks."""
+    data = template({"output": {"class": "eval", "from": "data", "eval": "source(0)", "out_type": out_type}})
+    assert (data.time_axis, data.feature_axis) == marks
 
 
 @pytest.mark.parametrize("in_loop", [False, True])

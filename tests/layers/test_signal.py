@@ -16,7 +16,7 @@ def run_long(layer, x, *, shape, lens=LONG, **config):
     """Return the result of one layer on signals; "data" has this shape without the batch."""
     dims = [batch_dim, SAMPLES] + [SpatialDim("s%d" % i, n) for i, n in enumerate(shape[:-1])]
     dims += [FeatureDim("f", n) for n in shape[-1:]]
-    config = {"extern_data": {"data": {"dims": dims, "dtype": str(x.dtype)}}, **config}
+    config = {"extern_data": {"data": {"dim_tags": dims, "dtype": str(x.dtype)}}, **config}
     return output({"from": "data", **layer}, {"data": x, "data/size0": lens}, **config)
 
 
@@ -82,7 +82,7 @@ def test_istft(size, shift, mask):
 
 
 def test_istft_inverts_stft():
-    samples = {"extern_data": {"data": {"dims": [batch_dim, SAMPLES, FeatureDim("f", 1)]}}}
+    samples = {"extern_data": {"data": {"dim_tags": [batch_dim, SAMPLES, FeatureDim("f", 1)]}}}
     options = {"frame_size": 8, "frame_shift": 2}
     x = signal(3, 20, 1)
     network = {
@@ -252,7 +252,7 @@ def test_the_same_in_a_loop(name):
     }[name]
     steps, inner = SpatialDim("steps"), SpatialDim("inner")
     size = {"stft": 1, "mel_filterbank": 4}.get(name, 4)
-    extern_data = {"data": {"dims": [batch_dim, steps, inner, FeatureDim("f", size)]}}
+    extern_data = {"data": {"dim_tags": [batch_dim, steps, inner, FeatureDim("f", size)]}}
     x = signal(3, 4, 5, size)
     sizes = {"data/size0": LENS, "data/size1": np.array([5, 3, 4], "int32")}
     layer = {"class": name, **options}

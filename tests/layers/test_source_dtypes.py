@@ -88,14 +88,14 @@ def test_refused(layer, message):
     ],
 )
 def test_integers(layer, message):
-    data = {"dims": [batch_dim, SpatialDim("time"), STATIC], "dtype": "int32"}
+    data = {"dim_tags": [batch_dim, SpatialDim("time"), STATIC], "dtype": "int32"}
     network = {"flag": {"class": "constant", "value": True}, "output": {"from": "data", **layer}}
     if layer["class"] == "switch":
         network["output"]["from"] = []
     if layer["class"] == "linear":
         data = {"dim": 3, "sparse": True}
         del network["output"]["in_dim"]
-    arrays = {"data": np.zeros([3, 4] + [2] * ("dims" in data), "int32"), "data/size0": LENS}
+    arrays = {"data": np.zeros([3, 4] + [2] * ("dim_tags" in data), "int32"), "data/size0": LENS}
     if message is None:
         run(network, arrays, extern_data={"data": data})
         return
@@ -131,7 +131,7 @@ def test_integers(layer, message):
 )
 def test_what_is_needed(layer, needs, dtype):
     """Everything else is refused while planning, with what to do."""
-    data = {"dims": [batch_dim, SpatialDim("time"), STATIC], "dtype": dtype}
+    data = {"dim_tags": [batch_dim, SpatialDim("time"), STATIC], "dtype": dtype}
     network = {"at": {"class": "range_in_axis", "axis": "T", "from": "data"}, "output": {"from": "data", **layer}}
     arrays = {"data": np.ones([3, 4, 2], dtype), "data/size0": LENS}
     allowed = {"anything": ["bool", "int32", "float32"], "numbers": ["int32", "float32"], "floats": ["float32"]}

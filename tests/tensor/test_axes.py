@@ -102,3 +102,33 @@ def test_errors() -> None:
         resolve_axis(DATA, "spatial")
     with pytest.raises(ConfigError, match="means no axis"):
         resolve_axis(DATA, "dim:99")
+
+
+SQUARE = FeatureDim("square", 4)
+MARKED, MORE = SQUARE.with_priority(1), SQUARE.with_priority(2)
+
+
+@pytest.mark.parametrize(
+    "dims, desc, axes",
+    [
+        ([MARKED, SQUARE], SQUARE, [0]),  # the one with the higher priority
+        ([SQUARE, MARKED], SQUARE, [1]),
+        ([SQUARE, MARKED], MARKED, [1]),
+        ([MARKED, SQUARE, MORE], SQUARE, [2]),
+        ([MARKED, SQUARE, MORE], MARKED, [0]),  # the one of this priority
+        ([MARKED, SQUARE], MORE, [0]),
+        ([SQUARE], MARKED, [0]),
+        ([MARKED], SQUARE, [0]),
+        ([MARKED, SQUARE], [MARKED, SQUARE], [0, 1]),
+        ([MARKED, SQUARE], [SQUARE, MARKED], [0, 1]),
+        ([MARKED, SQUARE, MORE], [SQUARE, MARKED, MORE], [2, 0, 1]),
+        ([MARKED], [SQUARE, MARKED], [0]),
+    ],
+)
+def test_match_priority(dims: Any, desc: Any, axes: Any) -> None:
+    assert resolve_axes(Data(tuple(dims)), desc) == axes
+
+
+def test_a_dim_of_two_axes_names_none() -> None:
+    with pytest.raises(ConfigError, match="more than one axis of .*match_priority=1"):
+        resolve_axis(Data((SQUARE, SQUARE)), SQUARE)

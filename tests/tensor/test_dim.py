@@ -117,6 +117,37 @@ def test_declare_same_as() -> None:
         sized.declare_same_as(FeatureDim("d", 5))
 
 
+def test_match_priority() -> None:
+    """It tells two axes of one tensor apart; size, lengths and arithmetic are those of the dim itself."""
+    time, feat = SpatialDim("time"), FeatureDim("feat", 4)
+    for dim in (time, feat, time + 1):
+        marked = dim.with_priority(1)
+        assert marked is dim.with_priority(1) is not dim.with_priority(2) and marked.with_priority(0) is dim
+        assert marked.agrees_with(dim) and dim.agrees_with(marked) and str(marked) == str(dim)
+        assert marked + 1 is dim + 1 and marked * 2 is dim * 2 and marked.unprioritized() is dim
+    assert not feat.with_priority(1).agrees_with(FeatureDim("other", 4))
+    assert feat.with_priority(0) is feat and batch_dim.with_priority(0) is batch_dim
+    assert _lengths(time.with_priority(1), {time: np.array([3, 2])}).tolist() == [3, 2]
+    other = SpatialDim("other")
+    marked = time.with_priority(1)
+    time.declare_same_as(other)
+    assert marked.declared() is other.with_priority(1)
+    with pytest.raises(ValueError, match="no match priority"):
+        batch_dim.with_priority(1)
+
+
+def test_copies() -> None:
+    dim, time = FeatureDim("f", 4), SpatialDim("t")
+    assert dim.copy() is dim and time.copy() is time and time.copy(same_as_self=False, description="x") is time
+    marked = dim.copy(match_priority=1)
+    assert marked is not dim and marked.match_priority == 1 and marked.agrees_with(dim)
+    assert marked.copy() is marked and marked.copy(match_priority=0) is dim
+    feature = time.copy(kind=DimKind.FEATURE)
+    assert feature.kind is DimKind.FEATURE and feature.agrees_with(time)
+    other = dim.copy(same_as_self=False, description="other")
+    assert (other.description, other.dimension) == ("other", 4) and not other.agrees_with(dim)
+
+
 def test_names_of_configs() -> None:
     dim = Dim(kind=DimKind.FEATURE, description="x", dimension=3)
     assert (dim.kind, dim.dimension, dim.description) == (DimKind.FEATURE, 3, "x")

@@ -47,7 +47,15 @@ TIME, FEATURE = SpatialDim("time"), FeatureDim("feature", 5)
         ({"sparse_dim": 7}, "BT", 7),
         ({"sparse_dim": FeatureDim("labels", 7), "sparse": True}, "BT", 7),
         ({"shape": (None, 4), "dim": 9, "sparse": True}, "BTS", 9),
-        ({"dims": [batch_dim, TIME, FEATURE]}, "BTF", 5),
+        ({"dims": [batch_dim, TIME, FEATURE], "version": 1}, "BTF", 5),
+        ({"dims": [batch_dim, TIME, FEATURE]}, "BTS", None),
+        ({"dims": [batch_dim, TIME, FEATURE], "feature_dim_axis": 2}, "BTF", 5),
+        ({"dims": [batch_dim, TIME, FEATURE], "feature_dim": FEATURE}, "BTF", 5),
+        ({"dim_tags": [batch_dim, TIME, FEATURE], "version": 2}, "BTS", None),
+        ({"dims": [batch_dim, TIME], "sparse_dim": FEATURE}, "BT", 5),
+        ({"dim": 5, "version": 2}, "BTS", None),
+        ({"feature_dim_axis": None}, "BT", None),
+        ({"feature_dim_axis": None, "time_dim_axis": None}, "B", None),
         ({"dim_tags": [TIME, batch_dim], "sparse": True, "dim": 8}, "TB", 8),
         ({"dim_tags": [batch_dim, FEATURE, TIME], "feature_dim": FEATURE, "shape": (5, None)}, "BFT", 5),
         ({"dim": np.int64(3), "sparse": np.bool_(True)}, "BT", 3),
@@ -60,6 +68,23 @@ def test_axes(options: Any, kinds: str, dim: int) -> None:
     data = parse_data_key("data", options)
     assert "".join(data.axis_kinds) == kinds
     assert data.dim == dim
+
+
+@pytest.mark.parametrize(
+    "options, time_axis",
+    [
+        ({"dims": [batch_dim, TIME, FEATURE], "version": 1}, 1),
+        ({"dims": [batch_dim, TIME, FEATURE]}, None),
+        ({"dims": [batch_dim, TIME, FEATURE], "time_dim_axis": 1}, 1),
+        ({"dim_tags": [batch_dim, TIME, FEATURE]}, 1),
+        ({"dim_tags": [batch_dim, TIME, FEATURE], "version": 2}, None),
+        ({"shape": (None, 4), "version": 2}, None),
+        ({"shape": (None, 4), "version": 2, "time_dim_axis": 1}, 1),
+    ],
+)
+def test_time_axis_by_version(options: Any, time_axis: int) -> None:
+    """Dims mark nothing by default, older forms the first dynamic axis."""
+    assert parse_data_key("data", options).time_axis == time_axis
 
 
 def test_time_axes_of_two_keys_differ() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from returnn_tf.config import ConfigError
 from returnn_tf.tensor import Data, Dim, DimKind, FeatureDim, SpatialDim, batch_dim
-from returnn_tf.tensor.match import common_layout
+from returnn_tf.tensor.match import common_layout, match_axes
 
 # Dynamic: t, u. Static: h, s spatial; f, g feature. All static ones have one size, so that only the order tells them.
 DIMS = {"b": batch_dim, "t": SpatialDim("t"), "u": SpatialDim("u"), "h": SpatialDim("h", 3), "s": SpatialDim("s", 3)}
@@ -80,3 +80,25 @@ def test_kinds_of_one_dim_match() -> None:
     layout = common_layout([data_of("bt-"), Data.from_dims([batch_dim, as_feature])])
     assert axes_of(layout) == "bt-" and as_feature.agrees_with(DIMS["t"])
     assert not as_feature.agrees_with(Dim(DimKind.FEATURE))
+
+
+SQUARE = FeatureDim("square", 4)
+MARKED, MORE = SQUARE.with_priority(1), SQUARE.with_priority(2)
+
+
+@pytest.mark.parametrize(
+    "dims, into, targets",
+    [
+        ([MARKED, SQUARE], [SQUARE, MARKED], [1, 0]),
+        ([SQUARE, MARKED], [MARKED, SQUARE], [1, 0]),
+        ([SQUARE], [SQUARE, MARKED], [1]),  # the axis with the higher priority is taken, the other one remains
+        ([SQUARE], [MARKED, MORE], [1]),
+        ([MARKED], [SQUARE], [0]),
+        ([SQUARE, MARKED], [SQUARE], [None, 0]),
+        ([SQUARE, SQUARE], [SQUARE, SQUARE], [0, 1]),
+        ([batch_dim, MARKED], [MARKED, SQUARE], [None, 0]),
+    ],
+)
+def test_match_priority(dims: Sequence[Dim], into: Sequence[Dim], targets: list[int]) -> None:
+    """Of axes with one dim, those with higher priorities are matched first."""
+    assert match_axes(Data.from_dims(dims), Data.from_dims(into)) == targets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.views.data_view import DataView
@@ -16,6 +16,9 @@ from returnn_tf.tensor import (
     DimKind,
     FeatureDim,
     ImplicitDim,
+    ImplicitDynSizeDim,
+    ImplicitSparseDim,
+    MarkedDim,
     OptionalDim,
     SpatialDim,
     batch_dim,
@@ -32,6 +35,9 @@ __all__ = [
     "DimensionTag",
     "FeatureDim",
     "ImplicitDim",
+    "ImplicitDynSizeDim",
+    "ImplicitSparseDim",
+    "MarkedDim",
     "OptionalDim",
     "SpatialDim",
     "batch_dim",
@@ -45,17 +51,33 @@ class _IsDim(type):
 
 
 class Dim(metaclass=_IsDim):
-    """Creates a dim of ours: ``Dim(kind=Dim.Types.Spatial, description="time", dimension=None)``.
+    """Creates a dim of ours: ``Dim(kind=Dim.Types.Spatial, description="time", dimension=None)``, ``Dim(4, name="f")``.
 
+    :param first: the kind, or the size as in `returnn.tensor`
     :param others: values known at run time only, such as dyn_size; not used
     """
 
     Types = Types
     get_tag_from_size_tensor = staticmethod(dim_of_lengths)
 
-    def __new__(cls, kind: Any = None, description: str = "", dimension: Optional[int] = None, **others: Any) -> Any:
+    def __new__(
+        cls,
+        first: Union[DimKind, int, None] = None,
+        description: Optional[str] = None,
+        dimension: Optional[int] = None,
+        *,
+        kind: Optional[DimKind] = None,
+        name: Optional[str] = None,
+        match_priority: int = 0,
+        **others: Any,
+    ) -> Any:
         """Return a dim of ours."""
-        return _Dim(kind or DimKind.SPATIAL, dimension, description or "")
+        if isinstance(first, DimKind):
+            kind = first
+        elif first is not None:
+            dimension = first
+        dim = _Dim(kind or DimKind.SPATIAL, dimension, description or name or "")
+        return dim.with_priority(match_priority)
 
 
 DimensionTag = Dim

@@ -20,6 +20,7 @@ from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.ops.dense.labelled_attention import Factor
 from returnn_tf.ops.frames.reduce import fill_masked
 from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor.match import pair_same
 from returnn_tf.util.lazy_tf import tf
 
 _AUTO: Any = "auto"
@@ -231,7 +232,10 @@ def prefer_axes(ctx: PlanContext, data: Data, desc: Any) -> list[int]:
     if isinstance(desc, (list, tuple)):
         axes: list[int] = []
         for part in desc:
-            axes += [i for i in prefer_axes(ctx, data, part) if i not in axes]
+            found = prefer_axes(ctx, data, part)
+            if isinstance(part, Dim) and any(i in axes for i in found):
+                found = data.axes_of(part, without=axes)
+            axes += [i for i in found if i not in axes]
         return axes
     if isinstance(desc, Dim) and not ctx.has_axis(data, desc):
         found = [i for i, d in enumerate(data.dims) if d.agrees_with(desc)][:1]
@@ -306,18 +310,12 @@ def _check_reduced(ctx: PlanContext, a: Data, b: Data, red1: list[int], red2: li
         )
 
 
-def _identical(d: Dim, e: Dim) -> bool:
-    return d is e or (d.is_batch and e.is_batch)
-
-
 def _pair(a: Data, b: Data, rest1: Sequence[int], rest2: Sequence[int]) -> list[tuple[int, int]]:
     """Pair axes of equal dims, identical objects first."""
-    pairs: list[tuple[int, int]] = []
-    for same in (_identical, Dim.agrees_with):
-        for i in rest1:
-            if i in [p for p, _ in pairs]:
-                continue
-            free = (j for j in rest2 if j not in [q for _, q in pairs] and same(a.dims[i], b.dims[j]))
+    pairs = pair_same(a, rest1, b, rest2)
+    for i in rest1:
+        if i not in [p for p, _ in pairs]:
+            free = (j for j in rest2 if j not in [q for _, q in pairs] and a.dims[i].agrees_with(b.dims[j]))
             found = next(free, None)
             if found is not None:
                 pairs.append((i, found))

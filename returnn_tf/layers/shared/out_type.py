@@ -65,7 +65,7 @@ def _changed(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]
     dims = out_type.get("dims", out_type.get("dim_tags"))
     sparse_dim = _sparse_dim(ctx, data, out_type)
     if dims is not None:
-        return Data.from_dims(dims, dtype=data.dtype, sparse_dim=sparse_dim)
+        return Data.from_dims(dims, dtype=data.dtype, sparse_dim=sparse_dim, **_given_marks(out_type))
     dim = out_type.get("dim", data.dim)
     if sparse_dim is not None or "sparse" in out_type or "sparse_dim" in out_type:
         data = data.replace(sparse_dim=sparse_dim, feature_axis=None if sparse_dim is not None else data.feature_axis)
@@ -104,7 +104,10 @@ def check_out_type(ctx: PlanContext, data: Data) -> Data:
 
 def _check_axes(ctx: PlanContext, data: Data, out_type: Mapping[str, Any]) -> None:
     rank = data.rank
-    if out_type.get("shape") is not None:
+    dims = out_type.get("dims", out_type.get("dim_tags"))
+    if dims is not None:
+        rank = len(dims)
+    elif out_type.get("shape") is not None:
         rank = len(out_type["shape"]) + (out_type.get("batch_dim_axis", data.batch_axis) is not None)
     for name in ("batch_dim_axis", "time_dim_axis", "feature_dim_axis"):
         axis = out_type.get(name)
@@ -150,14 +153,20 @@ def _with_shape(ctx: PlanContext, data: Data, out_type: Mapping[str, Any], dim: 
             dims.append(Dim(DimKind.SPATIAL, size, "%s:static%d" % (ctx.node.path, i), auto=True))
     if batch is not None and batch_axis is not None:
         dims.insert(batch_axis, batch)
-    kwargs = {}
-    if "time_dim_axis" in out_type:
-        kwargs["time_axis"] = out_type["time_dim_axis"]
-    if "feature_dim_axis" in out_type:
-        kwargs["feature_axis"] = out_type["feature_dim_axis"]
-    elif data.sparse_dim is None and dim is None:
-        kwargs["feature_axis"] = None
+    kwargs = _given_marks(out_type)
+    if data.sparse_dim is None and dim is None:
+        kwargs.setdefault("feature_axis", None)
     return Data.from_dims(dims, dtype=data.dtype, sparse_dim=data.sparse_dim, **kwargs)
+
+
+def _given_marks(out_type: Mapping[str, Any]) -> dict[str, Optional[int]]:
+    """Return the time and the feature axis that the options define; others are found by the axes."""
+    unmarked = out_type.get("version") == 2
+    marks: dict[str, Optional[int]] = {"time_axis": None, "feature_axis": None} if unmarked else {}
+    for name, option_name in (("time_axis", "time_dim_axis"), ("feature_axis", "feature_dim_axis")):
+        if option_name in out_type:
+            marks[name] = out_type[option_name]
+    return marks
 
 
 def out_type_of_function(
