@@ -10,7 +10,7 @@ from returnn_tf.graph.block_end import frame_before
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.loops.plan import InitialOutput
-from returnn_tf.ops.frames.shape import move_axis
+from returnn_tf.ops.frames.shape import move_axis, to_layout
 from returnn_tf.tensor import Beam, Data, Dim, DimKind
 from returnn_tf.util.lazy_tf import tf
 
@@ -164,18 +164,21 @@ class ShiftLayer(Layer):
     """The previous step's value of a value known for all steps: shifted by one, with the initial output in front.
 
     :param initial: the value of ``prev:`` in the first step
+    :param frame: template of one step, which may have more axes than the source
     """
 
     class_name = "prev"
     is_connector = True
 
-    def __init__(self, loop_dim: Dim, initial: InitialOutput) -> None:
+    def __init__(self, loop_dim: Dim, initial: InitialOutput, frame: Data) -> None:
         super().__init__()
-        self._loop_dim, self._initial = loop_dim, initial
+        self._loop_dim, self._initial, self._frame = loop_dim, initial, frame
 
     def template(self, ctx: Any) -> Data:
         """Return the template of the source; a value equal in all steps still differs in the first one."""
         data = self.source.output
+        if self._frame.rank > data.without_axes(data.axes_of(self._loop_dim)).rank:
+            data = self._frame
         return data if self._loop_dim in data.dims else data.with_axis(0, self._loop_dim)
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -186,6 +189,11 @@ class ShiftLayer(Layer):
             x = tf.repeat(x[None], ctx.size(self._loop_dim), axis=0)
         axis = data.dims.index(self._loop_dim)
         size = ctx.size(self._loop_dim)
+        if data.rank > x.shape.rank:
+            steps = self.source.output
+            steps = steps if self._loop_dim in steps.dims else steps.with_axis(0, self._loop_dim)
+            shape = [tf.shape(x)[0] if i == axis else size for i, size in enumerate(ctx.shape(data))]
+            x = tf.broadcast_to(to_layout(x, steps, data), tf.stack(shape))
         x = self._with_checked_steps(x, axis, size)
         first = self._initial.emit(ctx, data.without_axes([axis]))
         first = tf.expand_dims(frame_before(ctx, data, axis, first, x), axis)

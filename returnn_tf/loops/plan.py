@@ -77,6 +77,17 @@ class PreviousValue:
     initial: InitialOutput
     state_of: Optional[Node] = None
 
+    def of_step(self, ctx: EmitContext, x: Any) -> Any:
+        """Return the value that the next step reads: broadcast if the initial one has more axes.
+
+        :param ctx: of ``prev:x`` in the step
+        :param x: the value of the layer in the step
+        """
+        step, data = self.of.output, self.node.output
+        if data.rank == step.rank:
+            return x
+        return tf.broadcast_to(to_layout(x, step, data), tf.stack(ctx.shape(data)))
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
@@ -20,7 +21,7 @@ class StepEmitter:
     """
 
     def __init__(self, loop: LoopPlan, outer: Lowering, index: Any, inputs: Mapping[Any, Any]) -> None:
-        self._of_prev = {prev.node: prev.of for prev in loop.prevs}
+        self._prevs = {prev.node: prev for prev in loop.prevs}
         #: The values of this step.
         self.lowering = lowering = outer.child()
         lowering.loop.continues = outer.loop.continues
@@ -53,4 +54,7 @@ class StepEmitter:
 
         :param key: a node of ``prev:``, or (layer, key of a state)
         """
-        return self.value(self._of_prev[key]) if key in self._of_prev else self.lowering.loop.next_states[key]
+        prev = self._prevs.get(key)
+        if prev is None:
+            return self.lowering.loop.next_states[key]
+        return prev.of_step(EmitContext(prev.node, self.lowering), self.value(prev.of))

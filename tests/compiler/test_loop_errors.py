@@ -22,6 +22,7 @@ def linear(*sources, **options):
 def plan(unit, source="data", search=False, **options):
     network = {
         "mean": {"class": "reduce", "mode": "mean", "axes": "T", "from": "data"},
+        "wide": {"class": "linear", "activation": None, "n_out": 5, "from": "mean"},
         "loop": {"class": "rec", "from": source, "unit": unit, **options},
         "output": {"class": "copy", "from": "loop"},
     }
@@ -69,7 +70,7 @@ def test_good_max_seq_len(limit):
         ("zeroes", "there is no layer 'zeroes'(.|\n)*Did you mean 'zeros'"),
         ("apply(1)", "Did you mean 'apply\\(0\\)'"),
         ("base:maen", "there is no layer 'maen'"),
-        ("base:data", "layer 'data' is .*but the value of a step is .*without the axis"),
+        ("base:wide", "layer 'wide' is .*but the value of a step is .*without the axis"),
         ([1], "must be a layer, 'zeros'"),
     ],
 )

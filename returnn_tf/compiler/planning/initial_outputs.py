@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.compiler.planning.checks import LayerError
 from returnn_tf.compiler.planning.parse import LayerSpec
@@ -23,13 +23,14 @@ _FORMS = "a number, 'zeros', 'ones', 'var', 'apply(0)' or a layer such as 'base:
 
 
 def plan_initial_output(
-    planner: NetworkPlanner, scope: Scope, zones: Mapping[str, Zone], spec: LayerSpec, node: Node
+    planner: NetworkPlanner, scope: Scope, zones: Mapping[str, Zone], spec: LayerSpec, node: Node, prev: Data
 ) -> InitialOutput:
     """Plan the initial output of a layer; "var" declares a parameter.
 
     :param planner: plans the zone of the layer
     :param scope: of the step network
     :param zones: the zones of its layers
+    :param prev: the template of ``prev:x`` in a step
     :raises LayerError: labels without an initial output, or an unknown form
     """
     given: Any = spec.options.get("initial_output")
@@ -69,7 +70,7 @@ def plan_initial_output(
                     "%s: initial_output: a choice has no 'apply(0)'. Give a label, e.g. 0." % spec.where, topic="loops"
                 )
             return _on_zeros(planner, node, state)
-        return InitialOutput(node=_layer(planner, scope, zones, spec, given, node.output))
+        return InitialOutput(node=_layer(planner, scope, zones, spec, prev))
     raise LayerError("%s: initial_output must be %s, not %r." % (spec.where, _FORMS, given), topic="loops")
 
 
@@ -84,10 +85,19 @@ def _on_zeros(planner: NetworkPlanner, node: Node, state: Any) -> InitialOutput:
     return InitialOutput(state=lambda ctx: unit.emit(ctx, node.output.without_axes(node.output.loop_axes)))
 
 
-def _layer(
-    planner: NetworkPlanner, scope: Scope, zones: Mapping[str, Zone], spec: LayerSpec, name: str, output: Data
-) -> Node:
-    """Return the layer that provides the value; its axes must be among those of the output."""
+def names_layer(given: Any) -> bool:
+    """Return whether a value of the option is the name of a layer."""
+    return isinstance(given, str) and given not in _CONSTANTS and given not in ("var", "apply(0)")
+
+
+def initial_layer(planner: NetworkPlanner, scope: Scope, zones: Mapping[str, Zone], spec: LayerSpec) -> Optional[Node]:
+    """Plan the layer that provides the initial output, or return None if the option names none.
+
+    :raises LayerError: there is no such layer, or it has no value before the first step
+    """
+    name: Any = spec.options.get("initial_output")
+    if not names_layer(name):
+        return None
     for _ in range(spec.name.count("/")):  # of a layer in a subnetwork: as seen from the loop
         name = name[len("base:") :] if name.startswith("base:") else spec.name
     inside = scope.layer_of(name[len("prev:") :] if name.startswith("prev:") else name)
@@ -98,17 +108,58 @@ def _layer(
             topic="loops",
         )
     try:
-        node = planner.resolve(name, spec.where)
+        return planner.resolve(name, spec.where)
     except LayerError as exc:
         hint = did_you_mean(name, [*_CONSTANTS, "var", "apply(0)"]) if ":" not in name else ""
         raise LayerError("%s\n  (initial_output must be %s. %s)" % (exc, _FORMS, hint), topic="loops") from None
+
+
+def with_initial_axes(step: Data, initial: Data, *, guessed: bool) -> Data:
+    """Return the template of ``prev:x``: that of the initial output if it has more axes than the value of a step.
+
+    The value of a step is broadcast to it. Axes of size 1 do not count.
+
+    :param step: template of x in a step
+    :param initial: template of the initial output
+    :param guessed: whether the former does not rest on the axes of ``prev:x`` yet, and may get those in addition
+    """
+    initial = initial.without_axes(initial.loop_axes)
+    if initial.unknown:
+        return step
+    if step.unknown:
+        return initial
+    lost = _axes_not_in(initial, step)
+    if not lost or not (guessed or initial.rank > step.rank):
+        return step
+    if _axes_not_in(step, initial) and not guessed:
+        return step  # neither has all axes; checked when the loop is complete
+    if (
+        initial.feature_axis in lost
+        and step.feature_axis is not None
+        and step.feature_axis in _axes_not_in(step, initial)
+    ):
+        return step  # other features, not further ones
+    return initial.replace(dtype=step.dtype, sparse_dim=step.sparse_dim, vocab=step.vocab, beam=step.beam)
+
+
+def _axes_not_in(data: Data, other: Data) -> list[int]:
+    """Return the axes of a template, other than those of size 1, that another one lacks."""
+    return [a for a, axis in enumerate(match_axes(data, other)) if axis is None and data.dims[a].size != 1]
+
+
+def _layer(
+    planner: NetworkPlanner, scope: Scope, zones: Mapping[str, Zone], spec: LayerSpec, output: Data
+) -> Optional[Node]:
+    """Return the layer that provides the value; its axes must be among those of ``prev:``."""
+    node = initial_layer(planner, scope, zones, spec)
     output = output.without_axes(output.loop_axes)
-    lost = [dim for dim, axis in zip(node.output.dims, match_axes(node.output, output)) if axis is None]
-    lost = [dim for dim in lost if dim.size != 1]
-    if lost and not node.output.unknown and not output.unknown:
+    if node is None or node.output.unknown or output.unknown:
+        return node
+    lost = _axes_not_in(node.output, output)
+    if lost:
         raise LayerError(
             "%s: initial_output: layer %r is %s, but the value of a step is %s, without the axis %s."
-            % (spec.where, node.path, node.output, output, lost[0]),
+            % (spec.where, node.path, node.output, output, node.output.dims[lost[0]]),
             topic="loops",
         )
     return node

@@ -865,9 +865,13 @@ class LoopPlanner:
                 raise
             error = current.likely_error()
             nodes = self._layers_of_prevs(current)
-            settled = current.settled(nodes)
+            templates = {
+                name: self._transfer.prev_template(Zone.STEP, name, node, guessed=not known.templates)
+                for name, node in nodes.items()
+            }
+            settled = current.settled(templates)
             self.found = RoundResult(
-                {name: node.output for name, node in nodes.items()},
+                templates,
                 {name: carried_state_of(node) for name, node in nodes.items()},
                 frozenset(current.guessed),
             )
@@ -961,9 +965,10 @@ class LoopPlanner:
         """Return the value of the layer in the previous step, as a step reads it."""
         transfer = self._transfer
         node = transfer.part(Zone.STEP, name)
-        initial = transfer.initial_output(Zone.STEP, name, node)
+        prev = transfer.round.prevs[name]
+        initial = transfer.initial_output(Zone.STEP, name, node, prev.output)
         state_of = None if carried_state_of(node) is None else recurrent_node(node)
-        return PreviousValue(transfer.round.prevs[name], node, initial, state_of)
+        return PreviousValue(prev, node, initial, state_of)
 
     def _outside(self, inner: Sequence[Node], initials: Sequence[Node]) -> list[Node]:
         """Return the nodes outside of the loop that it reads.

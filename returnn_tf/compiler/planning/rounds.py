@@ -88,6 +88,8 @@ class Round:
         self.whole = whole
         #: Whether a loop within the step was not planned, since an earlier round has planned the same.
         self.reuses_loops = False
+        #: Whether a ``prev:`` value may get further axes from its initial output, which this round does not know.
+        self.lacks_axes = False
         #: The nodes of ``prev:x`` by x, and the slices of values that were computed for all steps at once.
         self.prevs: dict[str, Node] = {}
         self.slices: dict[Node, Node] = {}
@@ -100,7 +102,7 @@ class Round:
     @property
     def tolerance(self) -> int:
         """Return the level of tolerance: 0: no layer may fail; 1: those with unknown sources; 2: all, after a guess."""
-        return 0 if self.strict else 2 if self.guesses else 1
+        return 0 if self.strict else 2 if self.guesses or self.lacks_axes else 1
 
     def tolerates(self, node: Node) -> bool:
         """Return whether a layer that can't be planned may only lack what a later round will know."""
@@ -108,7 +110,7 @@ class Round:
 
     def half_known(self, node: Node) -> bool:
         """Return whether the template of a layer may rest on a guess."""
-        return bool(self.guesses) or any(dep.output.unknown for dep in node.deps)
+        return bool(self.guesses) or self.lacks_axes or any(dep.output.unknown for dep in node.deps)
 
     def record(self, node: Node, error: ConfigError) -> None:
         """Record that the template of a layer is a guess, and why."""
@@ -141,12 +143,12 @@ class Round:
         """Return whether nothing is guessed or unknown."""
         return not self.guessed and not any(prev.output.unknown for prev in self.prevs.values())
 
-    def settled(self, nodes: Mapping[str, Node]) -> bool:
-        """Return whether each layer has the template that its ``prev:`` had.
+    def settled(self, templates: Mapping[str, Data]) -> bool:
+        """Return whether the templates of ``prev:`` are what they were in this round.
 
-        :param nodes: the layers by the name after ``prev:``
+        :param templates: by the name after ``prev:``
         """
-        return all(same_template(node.output, self.prevs[name].output) for name, node in nodes.items())
+        return all(same_template(data, self.prevs[name].output) for name, data in templates.items())
 
 
 def same_template(a: Data, b: Data) -> bool:

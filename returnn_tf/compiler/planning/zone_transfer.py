@@ -8,8 +8,14 @@ from collections.abc import Mapping
 from typing import Optional
 
 from returnn_tf.compiler.planning.checks import LayerError
-from returnn_tf.compiler.planning.initial_outputs import plan_initial_output
+from returnn_tf.compiler.planning.initial_outputs import (
+    initial_layer,
+    names_layer,
+    plan_initial_output,
+    with_initial_axes,
+)
 from returnn_tf.compiler.planning.iterated_axis import IteratedAxis
+from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.compiler.planning.rounds import Round, RoundResult
 from returnn_tf.compiler.planning.scope import Scope
 from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
@@ -32,7 +38,7 @@ from returnn_tf.loops.nodes import (
     loop_dim_for,
 )
 from returnn_tf.loops.plan import InitialOutput
-from returnn_tf.tensor import Beam
+from returnn_tf.tensor import Beam, Data
 
 
 class ZoneTransfer:
@@ -156,15 +162,19 @@ class ZoneTransfer:
         if zone is Zone.STEP and to is Zone.STEP:
             prevs = self.round.prevs
             if ref not in prevs:
+                if not self.round.known.templates:
+                    given = self._layers.specs[name].options.get("initial_output")
+                    self.round.lacks_axes |= name != ref or names_layer(given)
                 prevs[ref] = self._add(self._planners[to], "prev:" + ref, self.round.known.prev(ref))
             return prevs[ref]
         home = zone if zone is not Zone.STEP else Zone.AFTER
         if (ref, home) not in self._shifts:
             inner = self.part(zone, ref)
             value = self.transfer(inner, zone, home)
-            initial = self.initial_output(zone, ref, inner)
+            frame = self.prev_template(zone, ref, inner, guessed=False)
+            initial = self.initial_output(zone, ref, inner, frame)
             sources = [value] + ([initial.node] if initial.node is not None else [])
-            shift = ShiftLayer(self.loop_dim, initial)
+            shift = ShiftLayer(self.loop_dim, initial, frame)
             self._shifts[ref, home] = self._add(self._parent, "prev:" + ref, shift, *sources)
         return self.transfer(self._shifts[ref, home], home, to)
 
@@ -172,15 +182,32 @@ class ZoneTransfer:
         """Return the layer of the loop, or its part such as "output/out_1", that ``prev:<ref>`` names."""
         return self._planners[zone].resolve(ref, "Layer %r" % self._owner.path)
 
-    def initial_output(self, zone: Zone, ref: str, node: Node) -> InitialOutput:
-        """Return the value in the first step. A part of a layer takes the option of the layer."""
+    def prev_template(self, zone: Zone, ref: str, node: Node, *, guessed: bool) -> Data:
+        """Return the template of ``prev:<ref>`` in a step.
+
+        :param node: the layer
+        :param guessed: see `with_initial_axes`
+        """
+        initial = initial_layer(self._planners[zone], self._scope, self._zones, self._spec_of_initial(ref, node))
+        data = node.output.without_axes(node.output.loop_axes)
+        return data if initial is None else with_initial_axes(data, initial.output, guessed=guessed)
+
+    def initial_output(self, zone: Zone, ref: str, node: Node, prev: Data) -> InitialOutput:
+        """Return the value in the first step. A part of a layer takes the option of the layer.
+
+        :param prev: the template of ``prev:<ref>`` in a step
+        """
+        spec = self._spec_of_initial(ref, node)
+        return plan_initial_output(self._planners[zone], self._scope, self._zones, spec, node, prev)
+
+    def _spec_of_initial(self, ref: str, node: Node) -> LayerSpec:
         name = self._scope.layer_of(ref)
         assert name is not None
         spec = self._layers.specs[name]
         if name != ref and not isinstance(node.layer, SubOutputLayer):
             given = {} if node.layer.initial_output is None else {"initial_output": node.layer.initial_output}
             spec = dataclasses.replace(spec, name=ref, path=node.path, options=given)
-        return plan_initial_output(self._planners[zone], self._scope, self._zones, spec, node)
+        return spec
 
     # --- out of the loop ---
 

@@ -252,7 +252,7 @@ class StepEmission:
         if kept.before is not None:
             other = next(s for s in self._parts.states if s.key == kept.before)
             return self._values.value(other.name)
-        value = step.carried(kept.key) if kept.of is None else step.value(kept.of)
+        value = step.value(kept.key) if kept.is_value else step.carried(kept.key)
         return transpose(value, batch_major_order(kept.data))
 
     def _ended(self, step: StepEmitter) -> dict[str, Any]:

@@ -94,6 +94,8 @@ class LastStateLayer(Layer):
 def last_frame(ctx: EmitContext, node: Node) -> Any:
     """Return the value of a node at the last frame of each sequence, 0 (false) for empty ones; without the time axis.
 
+    A value without batch axis is that of the last frame of the longest sequence.
+
     Implemented as a sum over frames of which all but one are zero, so that empty sequences need no special case.
     """
     data = node.output
@@ -103,6 +105,8 @@ def last_frame(ctx: EmitContext, node: Node) -> Any:
         return x
     dim = data.dims[axis]
     last = ctx.lens(dim) - 1
+    if last.shape.rank and data.batch_axis is None:
+        last = tf.reduce_max(last)
     frames = expand_at(tf.range(ctx.size(dim)), [i for i in range(data.rank) if i != axis])
     if last.shape.rank:
         last = expand_at(last, [i for i in range(data.rank) if i != data.batch_axis])
