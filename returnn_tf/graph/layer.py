@@ -56,6 +56,8 @@ class Layer(Sealable):
     scope_as_unit: ClassVar[str] = ""
     #: The options with a layer of the network around, by its name or dict -> whether "data" there is the own source.
     units: ClassVar[Mapping[str, bool]] = types.MappingProxyType({})
+    #: The option with a network whose layers may be planned before this one, each by itself; "": there is none.
+    inner_network: ClassVar[str] = ""
     #: The scope inside that of the layer in which its parameters are, and the output of an exported graph; a
     #: ``name_scope`` replaces both.
     inner_scope: ClassVar[str] = ""
@@ -266,6 +268,13 @@ class Layer(Sealable):
     def target_names(self) -> list[str]:
         """Return the option ``target`` as a list of names; a choice with several sources has several."""
         return [self.target] if isinstance(self.target, str) else list(self.target or ())
+
+    def network_inputs(self, ctx: Any) -> dict[str, Node]:
+        """Return the inputs of the network in the option `inner_network`, by data key.
+
+        :param ctx: the `PlanContext`
+        """
+        return {}
 
     def sub_node(self, ctx: Any, name: str) -> Optional[Node]:
         """Return the layer that is reached as ``<this layer>/<name>``, or None.

@@ -91,6 +91,10 @@ class NetworkPlanner(abc.ABC):
         """
 
     @abc.abstractmethod
+    def inner_network(self, owner: Node) -> Node:
+        """Plan the network of the option ``inner_network`` of a layer and return its output layer."""
+
+    @abc.abstractmethod
     def step_network(self, owner: Node) -> Node:
         """Plan the network that is the unit of a `rec` layer and return its output for all steps."""
 

@@ -319,6 +319,10 @@ class PlanContext:
         scope = self.node.scope if scope is None else scope
         return self.depend(self.planner.subnetwork(self.node, network, inputs, scope, loop_dim))
 
+    def inner_network(self) -> Node:
+        """Plan the network of the option ``inner_network`` as part of this layer and return its output layer."""
+        return self.depend(self.planner.inner_network(self.node))
+
     def implicit(self, name: str, layer: Layer, sources: Sequence[Node]) -> Node:
         """Plan a layer that the config does not name, e.g. the concatenation of several sources."""
         return self.depend(self.planner.implicit_layer(self.node, name, layer, sources))

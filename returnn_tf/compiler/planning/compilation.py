@@ -61,6 +61,8 @@ class Compilation:
         self.extern: dict[str, Node] = {}
         self.results = Results()
         self.losses: list[LossNode] = []
+        #: The paths of the layers that are being planned, each for the one before.
+        self.open_layers: list[str] = []
         #: The planner of the network inside a layer; of a loop, that of the layers after it.
         self.inner: dict[Node, NetworkPlanner] = {}
         #: Layers whose parameters must exist though nothing may need the layer: (user, function that plans the layer).

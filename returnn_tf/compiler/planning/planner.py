@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.compiler.planning.checks import LayerError, check_source_dtypes, cycle_error, located, with_beam
 from returnn_tf.compiler.planning.compilation import Compilation
@@ -112,6 +112,30 @@ class Place:
         return dataclasses.replace(self, depth=self.depth + 1)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Dependency:
+    """A layer that another one needs.
+
+    :param inside: whether only a layer inside of it is needed, which can be planned before
+    """
+
+    name: str
+    inside: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Open:
+    """A layer whose dependencies are being planned.
+
+    :param inside: whether the one that needs it only needs a layer inside of it
+    :param rest: the further dependencies
+    """
+
+    name: str
+    inside: bool
+    rest: Iterator[_Dependency]
+
+
 class Planner(NetworkPlanner):
     """Plans one network dict, or those layers of the unit of a loop that are in one zone.
 
@@ -143,11 +167,19 @@ class Planner(NetworkPlanner):
         self.parent = parent
         self._owner = owner
         self._inputs = inputs
+        #: Finds the inputs, if the layer with this network is not planned yet.
+        self._find_inputs: Optional[Callable[[], Mapping[str, Node]]] = None
         self._zone = zone
         self._main = main
         self._extra_networks: dict[str, Planner] = {}
         self._nodes: dict[str, Node] = {}
         self._marks: dict[str, str] = {}
+        #: Layers that are not planned, of which layers inside are needed before, with the planner of their network.
+        self._begun: dict[str, tuple[Node, Planner]] = {}
+        #: Layers that have their sources and options.
+        self._prepared: set[Node] = set()
+        #: Layers that need a layer which only needs layers inside of them.
+        self._in_parts: set[str] = set()
         #: What the loops of this network that are being planned learn of it.
         self._loop_inputs: list[LoopInputs] = []
         self.semantics = compilation.semantics
@@ -199,37 +231,71 @@ class Planner(NetworkPlanner):
         """Return the planned layer of this network; plan it and its dependencies first if necessary."""
         if name in self._nodes:
             return self._nodes[name]
-        stack: list[tuple[str, Iterator[str]]] = [self._enter(name)]
+        stack = [self._enter(name)]
         while stack:
-            current, rest = stack[-1]
-            for dep in rest:
-                mark = self._marks.get(dep)
+            for dep in stack[-1].rest:
+                mark = self._marks.get(dep.name)
                 if mark == _OPEN:
-                    raise self._cycle([n for n, _ in stack], dep)
+                    self._leave_cycle(stack, dep)
+                    break
                 if mark is None:
-                    stack.append(self._enter(dep))
+                    stack.append(self._enter(dep.name, inside=dep.inside))
                     break
             else:
-                stack.pop()
+                current = stack.pop().name
                 self._plan_layer(self.scope.specs[current])
                 self._marks[current] = _DONE
+                self.compilation.open_layers.remove(self.scope.specs[current].path)
         return self._nodes[name]
 
-    def _enter(self, name: str) -> tuple[str, Iterator[str]]:
+    def _enter(self, name: str, *, inside: bool = False) -> _Open:
         if self._marks.get(name) == _OPEN:
-            raise self._cycle([name], name)
+            raise self._cycle(self.compilation.open_layers, self.scope.specs[name].path, around=True)
         spec = self.scope.specs[name]
         if spec.error is not None:
             raise spec.error
         self._marks[name] = _OPEN
+        self.compilation.open_layers.append(spec.path)
         names = list(spec.references())
         if spec.options.get("target") and spec.options.get("n_out") is None and spec.options.get("out_dim") is None:
             target = spec.options.get("target")  # its template gives the output size
             names += [t for t in (target if isinstance(target, (list, tuple)) else [target]) if isinstance(t, str)]
-        return name, iter([own for own in map(self._own_layer, names) if own is not None])
+        deps = [(own, ref) for ref in names for own in [self._own_layer(ref)] if own is not None]
+        return _Open(name, inside, iter([_Dependency(own, self._is_inside(own, ref)) for own, ref in deps]))
 
-    def _cycle(self, open_names: list[str], again: str) -> LayerError:
-        return cycle_error(self.scope.path, open_names, again, in_loop=self.place.in_loop)
+    def _is_inside(self, name: str, ref: str) -> bool:
+        """Return whether a reference means a layer inside of a layer which can be planned before that."""
+        return self.scope.own_name(ref) != name and bool(self.scope.specs[name].cls.inner_network)
+
+    def _leave_cycle(self, stack: list[_Open], dep: _Dependency) -> None:
+        """Go on after the last layer on the stack turned out to depend on one below it.
+
+        There is no cycle if one of them only needs layers inside of the next one: what it needs is planned later, with
+        the layer itself.
+
+        :raises LayerError: each needs the next one itself
+        """
+        names = [entry.name for entry in stack]
+        if dep.inside:
+            self._in_parts.add(dep.name)
+            return
+        lowest = names.index(dep.name)
+        for index in range(len(stack) - 1, lowest, -1):
+            if stack[index].inside:
+                self._in_parts.add(names[index])
+                for name in names[index:]:
+                    del self._marks[name]
+                    self.compilation.open_layers.remove(self.scope.specs[name].path)
+                del stack[index:]
+                return
+        raise self._cycle(names, dep.name)
+
+    def _cycle(self, open_names: list[str], again: str, *, around: bool = False) -> LayerError:
+        """Return the error about a cycle.
+
+        :param around: whether the names are paths, also of layers of other networks
+        """
+        return cycle_error("" if around else self.scope.path, open_names, again, in_loop=self.place.in_loop)
 
     def _own_layer(self, ref: str) -> Optional[str]:
         """Return the layer that this planner plans for a reference, or None."""
@@ -270,12 +336,47 @@ class Planner(NetworkPlanner):
             return self.extra_network(extra[0]).resolve(extra[1], where)
         name = self._own_layer(ref)
         if name is not None:
-            node = self.node(name)
             rest = ref[len(name) + 1 :] if ref.startswith(name + "/") else ""
+            if rest and name not in self._nodes and (name in self._in_parts or self._marks.get(name) == _OPEN):
+                found = self._inside(name, rest, where)
+                if found is not None:
+                    return found
+            node = self.node(name)
             return self._part_of(node, rest, where) if rest else node
         if ref == "data" or ref.startswith("data:"):
             return self._input(ref.partition(":")[2] or "data", where)
         raise self._unknown_layer(ref, where)
+
+    def _inside(self, name: str, rest: str, where: str) -> Optional[Node]:
+        """Return a layer inside of a layer that is not planned itself; None if it has to be planned first."""
+        spec = self.scope.specs[name]
+        if spec.error is not None or not spec.cls.inner_network:
+            return None
+        planner = self._begun_network(spec)
+        inner = planner.scope.layer_of(rest)
+        if inner is None:
+            raise LayerError(
+                "%s: layer %r has no part %r. %s" % (where, spec.path, rest, did_you_mean(rest, planner.scope.specs)),
+                topic="sources",
+            )
+        if inner != rest:
+            planner._in_parts.add(inner)
+        return planner.resolve(rest, where)
+
+    def _begun_network(self, spec: LayerSpec) -> Planner:
+        """Return the planner of the network inside a layer that is not planned itself; its inputs follow on demand."""
+        if spec.name not in self._begun:
+            node = Node(spec.path, spec.cls.with_defaults(), self._param_scope_of(spec))
+            network = spec.options[spec.cls.inner_network]
+            planner = self._planner_inside(node, network, {"data": node} if spec.sources else {}, node.scope)
+            planner._inputs, planner._find_inputs = None, functools.partial(self._begun_inputs, spec, node)
+            self._begun[spec.name] = node, planner
+        return self._begun[spec.name][1]
+
+    def _begun_inputs(self, spec: LayerSpec, node: Node) -> dict[str, Node]:
+        with located(spec.path, str(spec.cls.class_name), node):
+            self._prepare(spec, node)
+            return node.layer.network_inputs(PlanContext(node, self))
 
     def _unknown_layer(self, ref: str, where: str) -> LayerError:
         extern = self.compilation.extern_data
@@ -311,13 +412,16 @@ class Planner(NetworkPlanner):
         planners: list[Planner] = [self]
         while planners[-1].parent is not None:
             planners.append(planners[-1].parent)
-        before = [dict(planner._marks) for planner in planners]
+        open_layers = len(self.compilation.open_layers)
+        before = [(dict(planner._marks), dict(planner._begun)) for planner in planners]
         try:
             return self.resolve(ref, where)
         except ConfigError:
-            for planner, marks in zip(planners, before):
+            for planner, (marks, begun) in zip(planners, before):
+                planner._begun = begun
                 for name in [n for n, mark in planner._marks.items() if mark == _OPEN and n not in marks]:
                     del planner._marks[name]
+            del self.compilation.open_layers[open_layers:]
             return None
 
     def find(self, ref: str, where: str) -> Optional[Node]:
@@ -348,6 +452,7 @@ class Planner(NetworkPlanner):
         return found
 
     def _input(self, key: str, where: str) -> Node:
+        self._complete_inputs()
         if self._inputs is not None and key in self._inputs:
             return self._inputs[key]
         if self._inputs is not None and key == "data":
@@ -366,6 +471,11 @@ class Planner(NetworkPlanner):
             hint = self.compilation.key_hint(key, self.scope.input_keys())
             raise LayerError("%s: there is no data key %r in extern_data. %s" % (where, key, hint), topic="sources")
         return self.extern_node(key)
+
+    def _complete_inputs(self) -> None:
+        if self._find_inputs is not None:
+            self._inputs = self._find_inputs()
+            self._find_inputs = None
 
     def owner_of_params(self, ref: str, where: str) -> Node:
         """Return the layer whose parameters a name in ``reuse_params`` refers to."""
@@ -471,13 +581,14 @@ class Planner(NetworkPlanner):
     # --- planning one layer ---
 
     def _plan_layer(self, spec: LayerSpec) -> None:
-        node = Node(spec.path, spec.cls.with_defaults(), self._param_scope_of(spec))
+        if spec.name in self._begun:
+            node = self._begun[spec.name][0]
+        else:
+            node = Node(spec.path, spec.cls.with_defaults(), self._param_scope_of(spec))
         with located(spec.path, str(spec.cls.class_name), node):
-            node.sources = [self.resolve(s if isinstance(s, str) else s[0], spec.where) for s in spec.sources]
-            node.deps = list(dict.fromkeys(node.sources))
-            set_options(self, node, spec)
-            self._depend_on_code(node, spec)
+            self._prepare(spec, node)
             self._infer(node)
+        self._begun.pop(spec.name, None)
         layer = node.layer
         if self.parent is None and layer.initial_output is not None:
             if layer.iterates_unit or not layer.gives_initial_output():
@@ -485,6 +596,16 @@ class Planner(NetworkPlanner):
         self._nodes[spec.name] = node
         if self._zone is None:  # of a loop, the values for all steps count
             self.add_result(spec, node, is_output=self.scope.is_result(spec), with_loss=self._counts_loss(spec))
+
+    def _prepare(self, spec: LayerSpec, node: Node) -> None:
+        """Set sources and options of a layer."""
+        if node in self._prepared:
+            return
+        node.sources = [self.resolve(s if isinstance(s, str) else s[0], spec.where) for s in spec.sources]
+        node.deps = list(dict.fromkeys(node.sources))
+        set_options(self, node, spec)
+        self._depend_on_code(node, spec)
+        self._prepared.add(node)
 
     def _param_scope_of(self, spec: LayerSpec) -> str:
         given: Optional[str] = spec.options.get("name_scope")
@@ -577,6 +698,29 @@ class Planner(NetworkPlanner):
         loop_dim: Optional[Dim] = None,
     ) -> Node:
         """Plan a nested network and return its output layer."""
+        planner = self._planner_inside(owner, network, inputs, scope, loop_dim)
+        planner.plan()
+        return planner.node("output")
+
+    def inner_network(self, owner: Node) -> Node:
+        """Plan the network of the option ``inner_network`` of a layer and return its output layer."""
+        layer = owner.layer
+        planner = next((planner for node, planner in self._begun.values() if node is owner), None)
+        if planner is None:
+            inputs = layer.network_inputs(PlanContext(owner, self))
+            planner = self._planner_inside(owner, getattr(layer, layer.inner_network), inputs, owner.scope)
+        planner._complete_inputs()
+        planner.plan()
+        return planner.node("output")
+
+    def _planner_inside(
+        self,
+        owner: Node,
+        network: dict[str, Any],
+        inputs: dict[str, Node],
+        scope: str,
+        loop_dim: Optional[Dim] = None,
+    ) -> Planner:
         place = self.place.inside(owner.path)
         if loop_dim is not None:
             place = dataclasses.replace(place, loop_dim=loop_dim)
@@ -589,8 +733,7 @@ class Planner(NetworkPlanner):
                 topic="sources",
             )
         self.compilation.inner[owner] = planner
-        planner.plan()
-        return planner.node("output")
+        return planner
 
     def step_network(self, owner: Node) -> Node:
         """Plan the network that is the unit of a `rec` layer and return its output for all steps."""

@@ -90,7 +90,12 @@ def _ancestors(name: str, links: Mapping[str, Links]) -> set[str]:
 
 
 def _is_on_prev_cycle(name: str, links: Mapping[str, Links]) -> bool:
-    return name in _ancestors(name, links)
+    """Return whether a layer depends on itself in an earlier step; in the same one only layers inside of it do."""
+    found = _ancestors(name, links)
+    if name not in found:
+        return False
+    earlier = dict.fromkeys(prev for ref in found for prev in links[ref].prev)
+    return any(prev == name or name in _ancestors(prev, links) for prev in earlier)
 
 
 def _reason(name: str, links: Mapping[str, Links], forced: set[str]) -> str:

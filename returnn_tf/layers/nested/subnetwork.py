@@ -21,7 +21,7 @@ class SubnetworkLayer(ConcatInputLayer):
     """A nested network whose layer "output" is the output. Inside, ``data`` is the concatenated input.
 
     ``base:x`` inside is layer x of the outer network, and ``prev:x`` in a loop the inner layer x in the previous step.
-    Other layers are reached from outside as ``<name>/<layer>``.
+    Other layers are reached from outside as ``<name>/<layer>``, also by layers that this network uses.
     Parameters: those of the inner layers, ``<name>/<layer>/...``; the names don't depend on the depth of the graph.
     Losses inside are reported as ``<name>/<layer>``.
     Lengths: those of the inner network.
@@ -35,6 +35,7 @@ class SubnetworkLayer(ConcatInputLayer):
 
     needs_sources = False
     steps_with_loop = True
+    inner_network = "subnetwork"
     subnetwork: dict[str, Any] = option(help="the nested network", network=True)
     concat_sources: bool = option(
         True, help="False: the sources are data:0, data:1, ... and data:<layer name>; data is the first"
@@ -58,10 +59,11 @@ class SubnetworkLayer(ConcatInputLayer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the inner output."""
-        inner = ctx.node.passes_on = ctx.subnetwork(self.subnetwork, self._inputs(ctx))
+        inner = ctx.node.passes_on = ctx.inner_network()
         return inner.output
 
-    def _inputs(self, ctx: PlanContext) -> dict[str, Node]:
+    def network_inputs(self, ctx: PlanContext) -> dict[str, Node]:
+        """Return the sources: joined as "data", or one by one."""
         if not self.sources:
             return {}
         if not self.concat_sources:
