@@ -71,7 +71,7 @@ class Data:
         """Return a template with default time and feature axes where these are not given.
 
         Time is the first dynamic spatial axis. Feature (dense data only) is the last axis of feature kind, else the
-        last static axis other than batch and time.
+        last static axis other than batch and time, else the last dynamic one.
         """
         dims = tuple(dims)
         if time_axis is _UNSET:
@@ -248,9 +248,11 @@ def default_time_axis(dims: Sequence[Dim], exclude: Optional[int] = None) -> Opt
 
 
 def default_feature_axis(dims: Sequence[Dim], time_axis: Optional[int]) -> Optional[int]:
-    """Return the last axis of feature kind, else the last static axis other than batch and time."""
+    """Return the last axis of feature kind, else the last one besides batch and time, a static one if there is any."""
     of_kind = [i for i, d in enumerate(dims) if d.kind is DimKind.FEATURE]
     if of_kind:
         return of_kind[-1]
-    static = [i for i, d in enumerate(dims) if not (d.is_batch or d.is_loop) and i != time_axis and d.size is not None]
-    return static[-1] if static else None
+    others = [i for i, d in enumerate(dims) if not (d.is_batch or d.is_loop) and i != time_axis]
+    static = [i for i in others if dims[i].size is not None]
+    candidates = static or others
+    return candidates[-1] if candidates else None

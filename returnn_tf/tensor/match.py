@@ -76,7 +76,8 @@ def common_layout(
 
     :param allow_broadcast_all: if no single template has all axes: add those that are missing; a batch axis in front,
         an axis of feature kind after the feature axis, a dynamic one after the last dynamic one, others after the last
-        spatial one
+        spatial one. Without batch axes that is always allowed, e.g. for a table of two ranges, except for another
+        feature axis
     :param ignore_feature: the sizes of the feature axes may differ (they will be concatenated)
     :param strict: whether dims that users declared agree with no others of their size
     :param ones: whether axes of size 1 fit any other
@@ -84,6 +85,7 @@ def common_layout(
     """
     # While a loop is planned, the value of its previous step may still be unknown: it fits everywhere.
     datas = [d for d in datas if not d.unknown] or datas
+    is_table = all(d.batch_axis is None and not d.loop_axes for d in datas)
     common = max(datas, key=lambda d: d.rank - len(d.loop_axes))
     for data in datas:
         matched = match_axes(data, common, strict=strict, ones=ones)
@@ -100,7 +102,8 @@ def common_layout(
         ]
         if not missing:
             continue
-        if not allow_broadcast_all:
+        has_other_feature = common.feature_axis is not None and data.feature_axis in missing
+        if not allow_broadcast_all and (not is_table or has_other_feature):
             sizes = [data.dims[data.feature_axis].size for data in datas if data.feature_axis is not None]
             if missing == [data.feature_axis] and len({size for size in sizes if size != 1}) > 1:
                 raise DimError(

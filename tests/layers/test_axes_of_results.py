@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from returnn_tf import Config, ConfigError, Network
-from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.tensor import Data, FeatureDim, SpatialDim, batch_dim
 
 TIME, FEAT, PLACE, INDEX = SpatialDim("time"), FeatureDim("feat", 4), SpatialDim("place", 3), SpatialDim("index", 2)
 N = SpatialDim("n")
@@ -21,6 +22,12 @@ EXTERN = {
     "plain": {"shape": (None,), "time_dim_axis": 1},
 }
 LENS = [5, 3]
+
+
+def planned(layers: dict[str, Any], extern_data: Any = EXTERN) -> Data:
+    """Return the template of "output"."""
+    config = Config({"extern_data": extern_data, "network": layers, "behavior_version": 21})
+    return plan_from_config(config).by_path()["output"].output
 
 
 def run(layers: dict[str, Any], *, n: int = 2, labels: int = 1) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -251,3 +258,126 @@ def test_axes_that_are_no_axes_of_the_source() -> None:
 def test_mistakes(layer: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match="Layer 'output'.*(%s)" % message):
         run({"output": layer})
+
+
+HEAD, ROUND, CHUNK, STEPS = SpatialDim("head", 1), SpatialDim("round", 2), SpatialDim("chunk"), SpatialDim("steps", 6)
+WIDE = FeatureDim("wide", 4)
+
+
+@pytest.mark.parametrize(
+    "ins, outs, axes, feature",
+    [
+        ([TIME, FEAT], [FEAT, TIME], "BFT", FEAT),  # the mark follows the dim
+        ([FEAT, TIME], [TIME, FEAT], "BTF", FEAT),
+        ([TIME, FEAT], [SpatialDim("a", 2), TIME, F2], "BSTF", F2),
+        ([FEAT], [F2, TWO], "BTFS", F2),
+        ([FEAT], [SpatialDim("a", 4)], "BTF", None),
+        ([FEAT], [TWO, SpatialDim("b", 2)], "BTSF", None),
+    ],
+)
+def test_marks_of_reshape(ins: Any, outs: Any, axes: str, feature: Any) -> None:
+    data = planned({"output": {"class": "reshape", "in_dims": ins, "out_dims": outs, "from": "data"}})
+    assert "".join(data.axis_kinds) == axes
+    assert feature in (None, data.feature_dim) and (data.time_dim is TIME)
+
+
+@pytest.mark.parametrize(
+    "source, position, axes",
+    [
+        ([batch_dim, HEAD, TIME], [batch_dim, HEAD, ROUND, CHUNK], "BSFT"),  # head is the feature axis by default only
+        ([batch_dim, TIME, FEAT], [batch_dim, ROUND], "BSF"),
+        ([batch_dim, TIME, FEAT], [batch_dim, CHUNK], "BTF"),
+        ([batch_dim, HEAD, TIME], [batch_dim], "BF"),
+        ([batch_dim, HEAD, TIME], [batch_dim, CHUNK], "BFT"),
+    ],
+)
+def test_feature_axis_of_gather_from_data(source: Any, position: Any, axes: str) -> None:
+    extern = {"data": {"dim_tags": source}, "position": {"dim_tags": position, "dtype": "int32"}}
+    layer = {"class": "gather", "axis": TIME, "position": "data:position", "from": "data"}
+    assert "".join(planned({"output": layer}, extern).axis_kinds) == axes
+
+
+@pytest.mark.parametrize(
+    "tags, axes",
+    [([batch_dim, TIME, CHUNK], "BTF"), ([batch_dim, TIME, ROUND, CHUNK], "BTFT"), ([batch_dim, TIME], "BT")],
+)
+def test_default_feature_axis(tags: Any, axes: str) -> None:
+    """The last of feature kind, else the last static one other than batch and time, else the last other one."""
+    data = planned({"output": {"class": "copy", "from": "data"}}, {"data": {"dim_tags": tags}})
+    assert "".join(data.axis_kinds) == axes
+
+
+def test_feature_axis_of_frames_in_two_dims() -> None:
+    found, feed = run({"output": {"class": "unflatten_nd", "sizes": "data:sizes", "num_axes": 2, "from": "data:plain"}})
+    assert found["output"].axes == ("B", "T", "F")
+    np.testing.assert_allclose(found["output"].value[0, :, :2], feed["plain"][0, :4].reshape(2, 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("part", [FEAT, SpatialDim("part", 4)])
+def test_batch_and_features_merged_and_split(part: Any) -> None:
+    """The merged axis is in the place of the feature axis, so the axes are [time, batch, features] then."""
+    layers = {
+        "merged": {"class": "merge_dims", "axes": [batch_dim, FEAT], "from": "data"},
+        "output": {"class": "split_dims", "axis": batch_dim, "dims": (batch_dim, part), "from": "merged"},
+    }
+    data = planned(layers)
+    assert data.axis_kinds == ("T", "B", "F") and data.time_dim is TIME
+    found, feed = run(layers)
+    np.testing.assert_array_equal(found["output"].value, feed["data"])
+
+
+RANGE = {
+    "batch": {"class": "length", "axis": "B", "from": "data"},
+    "lens": {"class": "length", "axis": "T", "from": "data"},
+    "longest": {"class": "reduce", "mode": "max", "axes": ["B"], "from": "lens"},
+    "number": {"class": "combine", "kind": "mul", "from": ["batch", "longest"]},
+    "range": {"class": "range_from_length", "from": "number"},
+    "twice": {"class": "concat", "from": [("range", "T"), ("range", "T")]},
+}
+
+
+@pytest.mark.parametrize(
+    "dims, axes, shape",
+    [
+        ((batch_dim, TIME * 2), "BT", (2, 10)),
+        ((batch_dim, TIME, 2), "BTF", (2, 5, 2)),
+        ((batch_dim, -1), "BT", (2, 10)),
+        ((2, -1, batch_dim), "BFT", (2, 2, 5)),
+    ],
+)
+def test_frames_of_all_sequences_split_into_batch_and_others(dims: Any, axes: str, shape: Any) -> None:
+    layers = {**RANGE, "output": {"class": "split_dims", "axis": "T", "dims": dims, "from": "twice"}}
+    found, _ = run(layers)
+    output = found["output"]
+    assert "".join(output.axes) == axes and output.value.shape == shape
+    values = np.tile(np.arange(10), 2)
+    expected = values.reshape(2, 5, 2).transpose(2, 0, 1) if dims[0] == 2 else values.reshape(shape)
+    np.testing.assert_array_equal(output.value, expected)
+    if dims == (batch_dim, TIME * 2):
+        np.testing.assert_array_equal(output.sizes[1], [10, 6])
+
+
+def test_a_table_of_two_ranges() -> None:
+    """Sources without a batch axis are combined to a table, which positions in each frame can be."""
+    layers = {
+        "t": {"class": "range_in_axis", "axis": "T", "from": "data"},
+        "steps": {"class": "range", "limit": 6, "out_spatial_dim": STEPS},
+        "both": {"class": "combine", "kind": "add", "from": ["t", "steps"], "is_output_layer": True},
+        "table": {"class": "variable", "shape": (STEPS, WIDE), "init": "glorot_uniform", "is_output_layer": True},
+        "output": {
+            "class": "scatter_nd", "from": "table", "position": "both", "position_axis": STEPS,
+            "output_dim_via_time_from": "data", "filter_invalid_indices": True},
+    }  # fmt: skip
+    found, _ = run(layers)
+    assert found["both"].axes == ("T", "F") and found["output"].axes == ("T", "T", "F")
+    np.testing.assert_array_equal(found["both"].value, np.add.outer(np.arange(5), np.arange(6)))
+    expected = np.zeros((5, 5, 4), "float32")
+    for t in range(5):
+        expected[t, t:] = found["table"].value[: 5 - t]
+    np.testing.assert_allclose(found["output"].value, expected)
+
+
+def test_numbers_of_features_must_agree_also_without_a_batch() -> None:
+    layers = {name: {"class": "variable", "shape": [FeatureDim(name, size)]} for name, size in (("a", 3), ("b", 4))}
+    with pytest.raises(ConfigError, match="the sources have different numbers of features, 3, 4"):
+        planned({**layers, "output": {"class": "combine", "kind": "add", "from": ["a", "b"]}})

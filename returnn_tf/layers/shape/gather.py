@@ -159,7 +159,8 @@ class GatherLayer(ConcatInputLayer, Planned[GatherPlan]):
 
     Axes that the positions share with the source (except the gathered one) are matched; the others replace the gathered
     axis. Output axes: shared ones, axes in front of the gathered one, axes of the positions, the rest.
-    Where the feature axis is gathered, that of the positions takes its place, unless it is one of `extern_data`.
+    Where the feature axis is gathered, that of the positions takes its place, unless it is one of `extern_data`; where
+    that of the source is one of `extern_data`, the output has the one that is the default for its dims.
     Lengths: those of the axes of the positions.
 
     Example::
@@ -190,6 +191,8 @@ class GatherLayer(ConcatInputLayer, Planned[GatherPlan]):
         out = gather.output(data).with_time_axis_default()
         if data.feature_axis == axis and isinstance(self.position, Node) and _is_default(self.position):
             return GatherPlan(out.replace(feature_axis=None), gather)
+        if data.feature_axis is not None and len(self.sources) == 1 and _is_default(self.sources[0]):
+            out = out.replace(feature_axis=None)
         return GatherPlan(with_feature_default(out), gather)
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -258,12 +261,12 @@ class GatherNdLayer(ConcatInputLayer, Planned[GatherNdPlan]):
         return tf.gather(x, position, axis=gather.rank_before, batch_dims=len(gather.common))
 
 
-def _is_default(position: Node) -> bool:
-    """Return whether the feature axis of the positions is that of `extern_data`, which is only one by default."""
-    dim = position.output.feature_dim
-    while dim is not None and position.sources and dim in position.sources[0].output.dims:
-        position = position.sources[0]
-    return dim is not None and position.extern_key is not None
+def _is_default(node: Node) -> bool:
+    """Return whether the feature axis is that of `extern_data`, which is only one by default."""
+    dim = node.output.feature_dim
+    while dim is not None and node.sources and dim in node.sources[0].output.dims:
+        node = node.sources[0]
+    return dim is not None and node.extern_key is not None
 
 
 def _is_outside(position: Any, dim: Dim) -> bool:

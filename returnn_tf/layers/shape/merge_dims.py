@@ -38,7 +38,7 @@ class MergeDimsLayer(ConcatInputLayer, Planned[MergeDimsPlan]):
 
     The axes are merged in the order of the list. Before behavior version 6 they are sorted first, batch in front,
     unless keep_order is set. The result is a batch axis if one is merged, else the feature axis if that is merged; it
-    takes the place of the batch, feature or time axis, else of the first axis.
+    takes the place of the feature, batch or time axis, else of the first axis.
     Lengths: multiplied. Frames are not compacted: with two dynamic axes, padding ends up between valid frames.
 
     Example::
@@ -92,7 +92,7 @@ class MergeDimsLayer(ConcatInputLayer, Planned[MergeDimsPlan]):
         return sorted(axes, key=lambda a: (not data.dims[a].is_batch, a))
 
     def _target_axis(self, data: Data, merged: list[int]) -> int:
-        for axis in (data.batch_axis, data.feature_axis, data.time_axis):
+        for axis in (data.feature_axis, data.batch_axis, data.time_axis):
             if axis is not None and axis in merged:
                 return axis
         return min(merged)

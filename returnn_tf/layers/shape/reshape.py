@@ -16,7 +16,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import index_of, product, with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.shape import merge_axes, split_axis, transpose
-from returnn_tf.tensor import Dim, DimKind
+from returnn_tf.tensor import Data, Dim, DimKind
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,9 +39,9 @@ class ReshapePlan(LayerPlan):
 class ReshapeLayer(ConcatInputLayer, Planned[ReshapePlan]):
     """Reshapes the axes ``in_dims``, made neighbours in this order, to ``out_dims``.
 
-    One of the out_dims may be of unknown size and is inferred. If the feature axis is reshaped, the index of the
-    new one is the same, if there are as many out_dims as in_dims; else it is the last of the out_dims that is a feature
-    dim, or the last static axis.
+    One of the out_dims may be of unknown size and is inferred. If the feature axis is reshaped, the new one has the
+    same dim, if that is among the out_dims; else the same index, if there are as many out_dims as in_dims; else it is
+    the last of the out_dims that is a feature dim, or the last static axis.
     Lengths: of an inferred dim, the product of the lengths of the in_dims, divided by the other out_dims.
 
     Example::
@@ -68,8 +68,9 @@ class ReshapeLayer(ConcatInputLayer, Planned[ReshapePlan]):
         outs = self._out_dims(ctx, [data.dims[a] for a in merged])
         kept = rest[:position] + [-1] * len(outs) + rest[position:]
         dims = [outs[i - position] if a == -1 else data.dims[a] for i, a in enumerate(kept)]
-        feature, time = index_of(data.feature_axis, kept), index_of(data.time_axis, kept)
-        if data.feature_axis in merged:
+        time = _same_dim(data.time_axis, data, kept, dims)
+        feature = _same_dim(data.feature_axis, data, kept, dims)
+        if data.feature_axis in merged and feature is None:
             new = [i for i, a in enumerate(kept) if a == -1 and dims[i].kind is DimKind.FEATURE]
             feature = data.feature_axis if len(kept) == data.rank else new[-1] if new else None
         out = data.replace(dims=tuple(dims), feature_axis=feature, time_axis=time)
@@ -123,3 +124,15 @@ class ReshapeLayer(ConcatInputLayer, Planned[ReshapePlan]):
             if i != rest:
                 known = known * ctx.size(dim)
         return known, rest
+
+
+def _same_dim(axis: Optional[int], data: Data, kept: Sequence[int], dims: Sequence[Dim]) -> Optional[int]:
+    """Return the index of an axis in the output, or of a new axis with its dim; None if there is none.
+
+    :param axis: of the input
+    :param kept: by axis of the output: the axis of the input, or -1 for a new one
+    :param dims: of the output
+    """
+    if axis is None or axis in kept:
+        return index_of(axis, kept)
+    return next((i for i, a in enumerate(kept) if a == -1 and dims[i] is data.dims[axis]), None)

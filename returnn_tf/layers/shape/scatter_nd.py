@@ -40,7 +40,8 @@ class ScatterNdPlan(LayerPlan):
 class ScatterNdLayer(ConcatInputLayer, Planned[ScatterNdPlan]):
     """The inverse of `gather`: ``y[position[i]] += x[i]``, starting from zero.
 
-    Source and positions are broadcast to all their axes; ``position_axis`` is replaced by the new dim.
+    Positions and source are broadcast to all their axes, in the order of the one with more axes, else of the positions;
+    ``position_axis`` is replaced by the new dim.
     Padded frames of the source count like all others: set them to zero, or their position to -1 together with
     filter_invalid_indices.
     Lengths: those of the new dim.
@@ -67,7 +68,7 @@ class ScatterNdLayer(ConcatInputLayer, Planned[ScatterNdPlan]):
         positions = need_indices(ctx, self.position)
         position_axis = ctx.axis(positions, self.position_axis)
         dim = self._new_dim(ctx)
-        layout = common_layout([data, positions.replace(feature_axis=None)], allow_broadcast_all=True)
+        layout = common_layout([positions.replace(feature_axis=None), data], allow_broadcast_all=True)
         axis = match_axes(positions, layout)[position_axis]
         if axis is None:
             # Of size 1, and no other template has it.

@@ -12,6 +12,7 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Number, Shape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.frames.pad import pad_array
 from returnn_tf.ops.frames.shape import size_of, sizes_of, split_axis
@@ -40,8 +41,9 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
 
     One of the dims may be -1 or of unknown size, and is inferred. A dynamic axis is padded to a multiple first.
     The last part of feature kind (else the last one) of a split feature axis is the feature axis, the inferred part
-    (else the first one) of a split time axis is the time axis. A batch axis is split into the batch dim and the axes
-    that were merged into it.
+    (else the first one) of a split time axis is the time axis. Without a feature axis, the output has the one that is
+    the default for its dims. A batch axis is split into the batch dim and the axes that were merged into it; another
+    axis may be split into the batch dim and others, where it has that many entries.
     Lengths: ``ceil(lengths / n)``, n being the product of the given sizes; those of a part whose lengths are known.
 
     Example::
@@ -63,9 +65,13 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
         sizes = [d for d in given if isinstance(d, int)]
         if dim.is_batch and len(sizes) == len(given) and sorted(sizes) == [-1] + [1] * (len(sizes) - 1):
             given = [dim if d == -1 else d for d in sizes]  # what remains is the batch axis itself
-        if dim.is_batch != any(isinstance(d, Dim) and d.is_batch for d in given):
+        has_batch = any(isinstance(d, Dim) and d.is_batch for d in given)
+        if dim.is_batch and not has_batch:
+            raise ctx.error("dims %s: the batch axis is split into batch_dim and others." % _show(given))
+        if has_batch and not dim.is_batch and (dim.size is not None or data.batch_axis is not None):
             raise ctx.error(
-                "dims %s: the batch axis, and no other one, is split into batch_dim and others." % _show(given)
+                "dims %s: only a batch axis, or a dynamic axis of a source without one, is split into batch_dim and "
+                "others." % _show(given)
             )
         open_part = self._open_part(ctx, given)
         known = 1
@@ -77,6 +83,8 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
             elif i != open_part:
                 known *= (part.size or 0) if isinstance(part, Dim) else part
         rest = self._rest_dim(ctx, dim, known, None if open_part is None and not known_dims else known_dims)
+        if has_batch and not dim.is_batch:
+            rest = ctx.new_spatial(None, "%s_split_dims")  # has no lengths by sequence
         parts = [self._part(ctx, dim, part, i, rest if i == open_part else None) for i, part in enumerate(given)]
         out = self._out(data, axis, parts, open_part)
         return SplitDimsPlan(out, axis=axis, open_part=open_part, known=known, rest=rest)
@@ -148,7 +156,8 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
             of_kind = [i for i, part in enumerate(parts) if part.kind is DimKind.SPATIAL]
             time = axis + (open_part if open_part is not None else of_kind[0] if of_kind else 0)
         dims = data.dims[:axis] + tuple(parts) + data.dims[axis + 1 :]
-        return data.replace(dims=dims, feature_axis=feature, time_axis=time).with_time_axis_default()
+        out = data.replace(dims=dims, feature_axis=feature, time_axis=time).with_time_axis_default()
+        return with_feature_default(out)
 
     def ignores_padding(self) -> bool:
         """Return whether no frames are split."""
@@ -162,16 +171,19 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
         parts = list(ctx.output.dims[axis : axis + len(self.dims)])
         known: Any = self.plan.known
         for i, part in enumerate(parts):
-            if i != self.plan.open_part and part.size is None and not part.is_batch:
+            if i != self.plan.open_part and part.size is None and not (part.is_batch and dim.is_batch):
                 known = known * ctx.size(part)
         rest = -(-size // known)
         if not dim.is_batch and (dim.is_dynamic or (dim.size is not None and dim.size % self.plan.known)):
             pads: list[Any] = [0] * self.input.rank
             pads[axis] = rest * known - size
             x = pad_array(x, [0] * self.input.rank, pads, self.pad_value)
-        inferred = [i for i, part in enumerate(parts) if i == self.plan.open_part or part.is_batch]
-        if self.plan.rest.size is None and self.plan.rest.expr is not None and self.plan.rest in parts:
-            ctx.define_size(self.plan.rest, rest)
+        inferred = [i for i, part in enumerate(parts) if i == self.plan.open_part or (part.is_batch and dim.is_batch)]
+        if self.plan.rest in parts and self.plan.rest.size is None:
+            if self.plan.rest.expr is not None:
+                ctx.define_size(self.plan.rest, rest)
+            elif self.plan.rest is not dim and not ctx.has_lens(self.plan.rest):
+                ctx.define_lens(self.plan.rest, rest)  # the same for all sequences
         return split_axis(x, axis, [rest if i in inferred else ctx.size(d) for i, d in enumerate(parts)])
 
 

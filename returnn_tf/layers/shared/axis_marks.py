@@ -10,7 +10,7 @@ from returnn_tf.tensor.data import default_feature_axis
 
 
 def with_feature_default(data: Data) -> Data:
-    """Mark the feature axis of dense data that lacks one by the default rule: the last static axis, if any."""
+    """Mark the feature axis of dense data that lacks one by the default rule."""
     if data.feature_axis is not None or data.sparse_dim is not None:
         return data
     return data.replace(feature_axis=default_feature_axis(data.dims, data.time_axis))
