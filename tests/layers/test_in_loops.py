@@ -52,6 +52,15 @@ LAYERS = {
     "dot of itself": {"class": "dot", "red1": "F", "red2": "F", "var1": STATIC, "var2": STATIC, "from": ["x", "x"]},
     "top_k": {"class": "top_k", "axis": STATIC, "k": 1, **X},
     "batch_softmax": {"class": "batch_softmax", **X},
+    "softmax from the step on": {"class": "softmax_over_spatial", "start": "at", "from": "base:keys"},
+    "softmax in a window": {
+        "class": "softmax_over_spatial",
+        "window_start": "at",
+        "window_size": 2,
+        "from": "base:keys",
+    },
+    "mask from the step on": {"class": "seq_len_mask", "mask_value": 0, "start": "at", "from": "base:keys"},
+    "mask of a length": {"class": "seq_len_mask", "mask_value": 0, "seq_len_source": "at", "from": "base:keys"},
     "resize": {"class": "resize", "axis": STATIC, "factor": 2, **X},
 }
 
@@ -61,6 +70,7 @@ def net_with(layer, moved, version=21):
         "x": {"class": "linear", "activation": "tanh", "out_dim": KEYS, "from": "data:source"},
         "r": {"class": "reduce", "mode": "sum", "axis": STATIC, "from": "x"},
         "swapped": {"class": "swap_axes", "axis1": STATIC, "axis2": "F", "from": "x"},
+        "at": {"class": "eval", "eval": "source(0) // 2", "from": ":i"},
         "y": layer,
         "all": {"class": "reduce", "mode": "sum", "axis": "except_batch", "from": "y", "is_output_layer": True},
         "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["r", "prev:output"]},

@@ -85,7 +85,7 @@ def test_boolean_mask_of_features():
         "output": {"class": "boolean_mask", "mask": "m", "dims": [FEATURE], "from": "data"},
     }
     result = run(net)["output"]
-    assert result.axes == ("B", "T", "T")
+    assert result.axes == ("B", "F", "T")  # the new axis is the only one besides batch and time
     np.testing.assert_array_equal(result.value, feed()["data"][:, :, [0, 2]].transpose(0, 2, 1))
     np.testing.assert_array_equal(result.sizes[1], 2)
 

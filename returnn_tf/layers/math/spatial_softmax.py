@@ -14,6 +14,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.attention_parts import note_weights
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.loop_axis import with_frames, with_steps_of
 from returnn_tf.ops.frames.shape import expand_at, move_axis, moved_axis_perm, to_layout
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data
@@ -24,10 +25,12 @@ from returnn_tf.util.lazy_tf import tf
 class SoftmaxOverSpatialPlan(LayerPlan):
     """The plan of `SoftmaxOverSpatialLayer`.
 
+    :param frames: the input, with the steps of the loop if start or window vary with them
     :param axis: of the softmax
-    :param moved: the input with this axis as its last one
+    :param moved: the same with this axis as its last one
     """
 
+    frames: Data
     axis: int
     moved: Data
 
@@ -65,7 +68,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer, Planned[SoftmaxOverSpatialPlan])
 
     def template(self, ctx: PlanContext) -> SoftmaxOverSpatialPlan:
         """Infer the output: the axis moved to the end."""
-        data = self.input_template(ctx)
+        data = with_steps_of(ctx, self.input_template(ctx), [self.start, self.window_start, self.window_size])
         if (self.window_start is None) != (self.window_size is None):
             raise ctx.error("window_start and window_size go together; give both or none.")
         axis = self._find_axis(ctx, data)
@@ -77,7 +80,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer, Planned[SoftmaxOverSpatialPlan])
             node = getattr(self, name)
             if isinstance(node, Node):
                 self._check_position(ctx, name, node, rest)
-        return SoftmaxOverSpatialPlan(moved.replace(vocab=None), axis, moved)
+        return SoftmaxOverSpatialPlan(moved.replace(vocab=None), data, axis, moved)
 
     def _find_axis(self, ctx: PlanContext, data: Data) -> int:
         if self.axis is not None:
@@ -96,13 +99,14 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer, Planned[SoftmaxOverSpatialPlan])
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit transpose, masks, softmax over the last axis."""
-        energies = self.emit_input(ctx)
-        x = move_axis(energies, self.input.rank, self.plan.axis, self.input.rank - 1)
+        frames = self.plan.frames
+        energies = with_frames(ctx, self.emit_input(ctx), self.input, frames)
+        x = move_axis(energies, frames.rank, self.plan.axis, frames.rank - 1)
         if self.energy_factor is not None and self.energy_factor != 1:
             x = x * self.energy_factor
         y = masked_softmax(x, self._mask(ctx), log_space=self.log_space)
         if self._sees_all_frames():
-            perm = moved_axis_perm(self.input.rank, self.plan.axis, self.input.rank - 1)
+            perm = moved_axis_perm(frames.rank, self.plan.axis, frames.rank - 1)
             note_weights(
                 ctx, y, energies, self.plan.moved, perm, 1.0 if self.energy_factor is None else self.energy_factor
             )
@@ -110,7 +114,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer, Planned[SoftmaxOverSpatialPlan])
 
     def masks_padding(self) -> bool:
         """Return whether frames after the end of a sequence have no weight."""
-        over_frames = self.input.dims[self.plan.axis].is_dynamic
+        over_frames = self.plan.frames.dims[self.plan.axis].is_dynamic
         return over_frames and self.use_time_mask is not False and not self.log_space
 
     def ignores_padding(self) -> bool:

@@ -15,6 +15,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.axis_marks import with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.loop_axis import with_frames, with_steps_of
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Dim
 from returnn_tf.tensor.match import match_axes
@@ -53,7 +54,10 @@ class SeqLenMaskLayer(ConcatInputLayer, Planned[SeqLenMaskPlan]):
 
     def template(self, ctx: PlanContext) -> SeqLenMaskPlan:
         """Return the template of the source."""
-        data = self.input_template(ctx)
+        lens = self.seq_len_source
+        numbers = [self.start, self.window_start, self.window_size]
+        numbers += [lens] if lens is not None and lens.output.time_dim is None else []
+        data = with_steps_of(ctx, self.input_template(ctx), numbers)
         masked = ctx.axis(data, self.axis)
         if (self.window_start is None) != (self.window_size is None):
             raise ctx.error("window_start and window_size belong together. Give both or none.")
@@ -67,7 +71,7 @@ class SeqLenMaskLayer(ConcatInputLayer, Planned[SeqLenMaskPlan]):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one where op."""
-        x = self.emit_input(ctx)
+        x = with_frames(ctx, self.emit_input(ctx), self.input, ctx.output)
         masks = self._masks(ctx)
         if not masks:
             return x
@@ -77,7 +81,7 @@ class SeqLenMaskLayer(ConcatInputLayer, Planned[SeqLenMaskPlan]):
         return tf.where(mask, x, tf.cast(self.mask_value, x.dtype))
 
     def _masks(self, ctx: EmitContext) -> list[Any]:
-        data, axis = self.input, self.plan.masked
+        data, axis = ctx.output, self.plan.masked
         position = tf.reshape(tf.range(ctx.size(data.dims[axis])), [-1 if a == axis else 1 for a in range(data.rank)])
 
         def number(value: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
@@ -49,6 +51,15 @@ def with_frames(ctx: EmitContext, x: Any, data: Data, frames: Data) -> Any:
     if data.rank == frames.rank:
         return x
     return tf.repeat(x[None], ctx.size(frames.dims[0]), axis=0)
+
+
+def with_steps_of(ctx: PlanContext, data: Data, others: Sequence[Any]) -> Data:
+    """Return the template with the axis of all steps of the enclosing loop, if one of the other layers has it.
+
+    :param others: values of options: layers, numbers or None
+    """
+    varies = any(isinstance(node, Node) and ctx.loop_dim in node.output.dims for node in others)
+    return with_steps(ctx, data) if varies else data
 
 
 def check_lengths_of(ctx: PlanContext, data: Data, axis: int) -> None:
