@@ -85,7 +85,8 @@ def is_single_step(ctx: PlanContext, layer: Any, data: Data) -> bool:
     if layer.state is not None or layer.axis is single_step_dim:
         return True
     if layer.axis is None:
-        return data.time_axis is None or layer.single_step
+        in_loop = ctx.in_step or ctx.loop_dim is not None
+        return data.time_axis is None or (layer.single_step and in_loop)
     return means_steps(ctx, data, layer.axis)
 
 

@@ -1,4 +1,4 @@
-"""`rnn_cell`: one step of a recurrent cell, as a layer of a loop."""
+"""`rnn_cell`: one step of a recurrent cell in a loop, all frames outside of one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from returnn_tf.layers.rec.rec import RecLayer, RecPlan
 
 @register_layer("rnn_cell")
 class RnnCellLayer(RecLayer):
-    """``output, state = cell(x, previous state)``: one step, inside the network of a `rec` layer.
+    """``output, state = cell(x, previous state)``: one step in the network of a `rec` layer, else all frames.
 
     Units and parameters are those of `rec`, but "LSTMBlock" is "standardlstm" here. Where the source does not depend on
-    the previous step, all steps are computed at once.
-    Lengths: unchanged; the steps are those of the loop.
+    the previous step, all steps are computed at once. Outside of a loop, the cell runs over the time axis, as `rec`.
+    Lengths: unchanged; in a loop, the steps are those of the loop.
 
     Example::
 
@@ -32,9 +32,7 @@ class RnnCellLayer(RecLayer):
     weights_init: Init = option(None, help="initialiser of all weights of the cell")
 
     def template(self, ctx: PlanContext) -> RecPlan:
-        """Infer the output: like `rec`, but only inside a loop."""
-        if not ctx.in_step and ctx.loop_dim is None:
-            raise OptionError("is one step of a cell, for the network inside of a 'rec' layer. Here use class 'rec'.")
+        """Infer the output: like `rec`, in a loop one step of it."""
         if not isinstance(self.unit, str):
             raise OptionError("the unit must be a name such as 'lstm', not %r." % (self.unit,))
         return super().template(ctx)
