@@ -1,4 +1,4 @@
-"""Opening an HDF file of many sequences: CPU seconds, and bytes per sequence of the index and the order of an epoch.
+"""Opening an HDF file of many sequences: CPU seconds, and bytes per sequence of index, order of an epoch, and names.
 
     python bench/hdf_index.py [--seqs N] [--letters ordered|random]
 
@@ -55,8 +55,15 @@ def measure(path: str) -> None:
     seconds, index = time.process_time() - start, memory()
     reader = dataset.open_epoch(1, dataset.data_keys)
     sizes = [(size - before) / len(dataset.seq_lengths()) for size in (index, memory())]
+    start = time.process_time()
+    reader.tag(0)
+    names = time.process_time() - start
+    sizes.append((memory() - before) / len(dataset.seq_lengths()))
     reader.close()
-    print("opened in %.2f CPU s; index %.1f bytes per sequence, with the order %.1f" % (seconds, *sizes))
+    text = (
+        "opened in %.2f CPU s, names read in %.2f; bytes per sequence: index %.1f, with the order %.1f, with names %.1f"
+    )
+    print(text % (seconds, names, *sizes))
 
 
 def main() -> None:

@@ -189,6 +189,25 @@ def test_index_takes_few_bytes_per_sequence(tags, tmp_path):
     assert reader.tag(0) == names[reader.index(0)] and reader.lengths(0) == {"data": 3, "classes": 2}
 
 
+def test_names_of_many_sequences_are_read_at_the_first_request(tmp_path, monkeypatch):
+    """Most processes need none; those of few are read at once, so that damage is told before anything begins."""
+    _write(tmp_path / "a.hdf", [np.zeros((2, 1))] * 3, [np.zeros(2, "int32")] * 3)
+    reads, original = [], HDFFile._read_tags
+    monkeypatch.setattr(HDFFile, "_read_tags", lambda self, root: reads.append(self.path) or original(self, root))
+    assert HDFFile(str(tmp_path / "a.hdf")).tags[1] == "a-1" and len(reads) == 1
+    monkeypatch.setattr("returnn_tf.datasets.hdf.file._MANY_SEQS", 2)
+    dataset = HDFDataset(files=[str(tmp_path / "a.hdf")], seq_ordering="random")
+    assert sorted(dataset.seq_order(3)) == [0, 1, 2] and dataset.lengths(1)["data"] == 2 and len(reads) == 1
+    assert dataset.tag(2) == "a-2" and not dataset.files[0].is_open
+    assert [batch.seq_tags for batch in dataset.batches(1, batch_size=2, seq_order=[1])] == [["a-1"]] and len(
+        reads
+    ) == 2
+    damaged = HDFFile(str(tmp_path / "a.hdf"))
+    monkeypatch.setattr("returnn_tf.datasets.hdf.file.byte_strings", lambda block: 1 / 0)
+    with pytest.raises(DataError, match="HDF file '.*a.hdf'.*/seqTags can't be read: division by zero"):
+        damaged.tags[0]
+
+
 def test_lengths_whose_sum_is_beyond_all_numbers(tmp_path):
     with h5py.File(tmp_path / "x.hdf", "w") as file:
         file["inputs"] = np.zeros((4, 2), "f4")

@@ -30,7 +30,7 @@ from returnn_tf.util.packed_strings import PackedStrings
 
 _LARGEST_DIM = 1 << 31
 _INDEX_BLOCK = 1 << 13  # entries of the index
-_MANY_SEQS = 100_000
+_MANY_SEQS = 100_000  # for which names are read at the first request only, and freed memory is returned
 _ALL = slice(None)
 
 
@@ -61,8 +61,11 @@ class HDFFile:
         self._handle: Optional[h5py.File] = None
         self._pid = -1  # the process which opened it
         self._streams: dict[str, RowReader] = {}
+        self._tags: Optional[PackedStrings] = None
         try:
             self._read_index(self._open())
+            if self.num_seqs <= _MANY_SEQS:
+                self._tags = self._read_tags(self._open())
         except DataError:
             raise
         except Exception as exc:  # from the HDF5 library, of nearly any class
@@ -89,12 +92,35 @@ class HDFFile:
                 raise self._error("/%s is a single value, not an array of frames" % path)
         #: key -> first frame of each sequence, and the end of the last one; with few bytes, since there may be millions
         self.offsets = self._read_offsets(root)
-        self.tags = self._read_tags(root)
+        self._check_tags(root)
         self.row_bytes: dict[str, int] = {key: self._row_bytes(root, path) for key, path in self.paths.items()}
         self.num_outputs, self.specs = self._read_specs(root)
 
     def __repr__(self) -> str:
         return "<HDFFile %r>" % self.path
+
+    @property
+    def tags(self) -> PackedStrings:
+        """Return the names of the sequences.
+
+        Those of many are read at the first request: they take most of the time to open a file and half of the memory,
+        but only the process that reads batches, or chooses sequences by name, needs them.
+
+        :raises DataError: they can't be read
+        """
+        if self._tags is None:
+            was_open = self.is_open
+            try:
+                self._tags = self._read_tags(self._open())
+            except DataError:
+                raise
+            except Exception as exc:  # from the HDF5 library, of nearly any class
+                raise self._error("/seqTags can't be read: %s" % exc) from exc
+            finally:
+                if not was_open:
+                    self.close()
+            return_freed_memory()
+        return self._tags
 
     def length(self, key: str, index: int) -> int:
         """Return the number of frames of a sequence."""
@@ -267,10 +293,13 @@ class HDFFile:
                 )
         return offsets
 
-    def _read_tags(self, root: h5py.File) -> PackedStrings:
+    def _check_tags(self, root: h5py.File) -> None:
         dataset = self._checked_strings(root, "seqTags")
         if dataset.shape != (self.num_seqs,):
             raise self._error("/seqTags has shape %s, but /seqLengths has %d rows" % (dataset.shape, self.num_seqs))
+
+    def _read_tags(self, root: h5py.File) -> PackedStrings:
+        dataset = self._dataset(root, "seqTags")
         tags = PackedStrings()
         for start in range(0, self.num_seqs, _INDEX_BLOCK):
             tags.extend(byte_strings(dataset[start : start + _INDEX_BLOCK]))
