@@ -36,6 +36,13 @@ def dataset_of(words="", *, corpus="corpus.json", mode="direct", fail="", **opti
     return Dataset.from_config({"class": "ExternSprintDataset", **options})
 
 
+def test_names_of_labels_are_known_without_rasr(folder, monkeypatch):
+    """As exports need them."""
+    dataset = dataset_of(orth_vocab={"labels": list("_ab"), "unknown_label": "_"})
+    monkeypatch.setattr(dataset, "make_specs", None)
+    assert dataset.label_names == {"orth_classes": list("_ab")}
+
+
 def comparable(word):
     """Return a word of the command line, without what is ours or depends on the run."""
     word = re.sub(r"(_fd:)\d+", r"\1<fd>", word)

@@ -11,6 +11,8 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
+import returnn_tf
+from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFWriter
@@ -199,6 +201,20 @@ def test_names_of_the_dataset_come_before_those_of_the_vocabulary() -> None:
     assert labels_of(classes, Named, extern_data, None).text([1, 3, 7]) == "ac7"
     other = classes.replace(sparse_dim=extern_data["data"].sparse_dim)
     assert labels_of(other, Named, extern_data, "classes").text([1, 3]) == "1 3"
+
+
+@pytest.mark.parametrize(
+    "kind, layer", [("attention", "recognised"), ("transducer", "recognised"), ("ctc", "recognised")]
+)
+def test_labels_with_one_more_for_the_end_have_the_names_of_the_others(kind: str, layer: str) -> None:
+    class Named:
+        label_names = {"classes": ["sound%d" % index for index in range(10)]}
+
+    text = (pathlib.Path(returnn_tf.__file__).parent / "cli" / "new" / (kind + ".config")).read_text()
+    pathlib.Path("new.config").write_text(text)
+    net = Network.from_config(Config.from_file("new.config"), search=True)
+    output = next(node.output for node in net.plan.roots() if node.path == layer)
+    assert labels_of(output, Named, net.extern_data, "classes").text([9, 0]) == "sound9 sound0"
 
 
 @pytest.mark.slow

@@ -84,6 +84,8 @@ def _nested(array: NDArray[Any]) -> str:
 def labels_of(output: Data, dataset: Dataset, extern_data: Mapping[str, Data], target: Optional[str]) -> Labels:
     """Return the labels of a layer: those of the data key with the same labels, from the dataset or its ``vocab``.
 
+    If its labels replace those of a data key, e.g. with one for the end of the sequence, they have the names of these.
+
     :param output: of the layer; one without labels is written as arrays, 256 labels without names as bytes of UTF-8
     :param target: fallback data key, used if its number of labels matches
     :raises ConfigError: the labels of a vocabulary of this class can't be read
@@ -103,7 +105,10 @@ def labels_of(output: Data, dataset: Dataset, extern_data: Mapping[str, Data], t
 
 def _keys(output: Data, extern_data: Mapping[str, Data], target: Optional[str]) -> list[str]:
     assert output.sparse_dim is not None
-    keys = [key for key, data in extern_data.items() if data.sparse_dim is output.sparse_dim]
+    dims = [output.sparse_dim]
+    while dims[-1].labels_of is not None and dims[-1].labels_of not in dims:
+        dims.append(dims[-1].labels_of)
+    keys = [key for dim in dims for key, data in extern_data.items() if data.sparse_dim is dim]
     data = extern_data.get(target or "")
     if target and data is not None and data.sparse_dim is not None and data.sparse_dim.size == output.sparse_dim.size:
         keys.append(target)

@@ -136,6 +136,11 @@ class ExternSprintDataset(StreamDataset):
         """Return the labels by key."""
         return self._targets.labels()
 
+    @property
+    def label_names(self) -> dict[str, list[str]]:
+        """Return the labels of vocabularies, each of which has a name; RASR need not be asked for the dims."""
+        return {key: names for key, names in self.labels.items() if key != "orth"}
+
     # ---- reading
 
     def sequences(self, epoch: int = 1, **chosen: Any) -> Iterator[Example]:
