@@ -12,9 +12,9 @@ from returnn_tf.loops.aux_values import ALL_STEPS, STEP_INPUT
 from returnn_tf.loops.carried import CarriedValues, state_keys
 from returnn_tf.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken, with_early_stop
 from returnn_tf.loops.inputs import in_beam, max_steps, read_params, step_array
-from returnn_tf.loops.nodes import StepSliceLayer
+from returnn_tf.loops.nodes import AccumLayer, ExitLayer, StepSliceLayer
 from returnn_tf.loops.outputs import StackedResult, run_loop, sizes_before
-from returnn_tf.loops.plan import LoopPlan
+from returnn_tf.loops.plan import LoopPlan, PreviousValue
 from returnn_tf.loops.recompute import recomputed
 from returnn_tf.loops.step import StepEmitter
 from returnn_tf.ops.frames.shape import move_axis
@@ -48,6 +48,20 @@ class LoopRunLayer(Layer):
 def loop_of(node: Node) -> Optional[LoopPlan]:
     """Return the loop that a node runs, or None."""
     return node.layer.loop if isinstance(node.layer, LoopRunLayer) else None
+
+
+def previous_value(node: Node) -> Optional[PreviousValue]:
+    """Return what the loop carries as ``prev:`` of a layer, or None.
+
+    :param node: the values of the layer for all steps, seen from outside
+    """
+    while node.sources and isinstance(node.layer, (ExitLayer, AccumLayer)):
+        source = node.sources[0]
+        loop = loop_of(source)
+        if isinstance(node.layer, AccumLayer) and loop is not None:
+            return next((prev for prev in loop.prevs if prev.of is node.layer.of), None)
+        node = source
+    return None
 
 
 class LoopFrame:

@@ -70,6 +70,8 @@ def sizes_before(lowering: Lowering, data: Data, beam: int) -> list[Any]:
     for axis, dim in enumerate(data.dims):
         if dim.is_batch and dim.expr is None and dim not in lowering.dims.sizes:
             sizes[axis] = lowering.dims.batch_size * beam
+        elif sizes[axis] is None and not dim.is_batch:
+            sizes[axis] = lowering.dims.sizes.get(dim)
     return sizes
 
 

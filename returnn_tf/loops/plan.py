@@ -30,6 +30,11 @@ class InitialOutput:
     apply: Optional[Node] = None
     state: Optional[Callable[[EmitContext], Any]] = None
 
+    @property
+    def is_computed(self) -> bool:
+        """Return whether layers of the loop have to be computed for it."""
+        return self.apply is not None or self.state is not None
+
     def emit(self, ctx: EmitContext, data: Data) -> Any:
         """Emit a tensor in the layout of ``data``."""
         shape = ctx.shape(data)

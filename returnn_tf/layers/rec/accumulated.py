@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.config.errors import LoopError, did_you_mean
 from returnn_tf.config.options import LayerRef, option
@@ -14,6 +14,10 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.rec.rec import RecLayer
 from returnn_tf.layers.rec.state import last_frame
+from returnn_tf.loops.frame import previous_value
+from returnn_tf.loops.plan import PreviousValue
+from returnn_tf.ops.frames.shape import expand_at
+from returnn_tf.util.lazy_tf import tf
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,16 +65,18 @@ class RecLastOutputPlan(LayerPlan):
     """The plan of `RecLastOutputLayer`.
 
     :param inner: the layer of the loop, with its values of all steps
+    :param prev: the value before the first step, if the loop carries that of the layer
     """
 
     inner: Node
+    prev: Optional[PreviousValue] = None
 
 
 @register_layer("rec_last_output")
 class RecLastOutputLayer(Planned[RecLastOutputPlan]):
     """The value of a layer of a loop in the last step of each sequence. The layer needs ``need_last``.
 
-    Lengths: the step axis is removed. A sequence without steps gets zeros. A value without batch axis is that of the
+    Lengths: the step axis is removed. A sequence without steps gets the initial output of the layer, zeros by default. A value without batch axis is that of the
     last step of all.
 
     Example::
@@ -84,7 +90,7 @@ class RecLastOutputLayer(Planned[RecLastOutputPlan]):
     """
 
     needs_sources = False
-    rec_layer: LayerRef = option(help="the loop", refs=True)
+    rec_layer: LayerRef = option(help="the loop, or a subnetwork or copy with its output", refs=True)
     sub_layer_name: str = option(help="name of the layer inside the loop")
 
     def template(self, ctx: PlanContext) -> RecLastOutputPlan:
@@ -93,21 +99,39 @@ class RecLastOutputLayer(Planned[RecLastOutputPlan]):
         data = inner.output
         if data.time_axis is None:
             return RecLastOutputPlan(data, inner)  # equal in all steps
-        return RecLastOutputPlan(data.without_axes([data.time_axis]), inner)
+        prev = previous_value(inner)
+        if prev is not None and (data.beam is not None or prev.initial.is_computed):
+            prev = None
+        if prev is not None and prev.initial.node is not None:
+            ctx.depend(prev.initial.node)
+        return RecLastOutputPlan(data.without_axes([data.time_axis]), inner, prev)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the last step of each sequence."""
-        return last_frame(ctx, self.plan.inner)
+        last, data, prev = last_frame(ctx, self.plan.inner), self.plan.inner.output, self.plan.prev
+        if prev is None or data.time_dim is None:
+            return last
+        first = prev.initial.emit(ctx, ctx.output)
+        lens = ctx.lens(data.time_dim)
+        if lens.shape.rank and ctx.output.batch_axis is None:
+            lens = tf.reduce_max(lens)
+        elif lens.shape.rank:
+            lens = expand_at(lens, [i for i in range(ctx.output.rank) if i != ctx.output.batch_axis])
+        return tf.where(lens > 0, last, first)
 
 
 def layer_of_loop(ctx: PlanContext, loop: Any, name: str, needed: str) -> Node:
     """Return a layer of a loop, with its values of all steps.
 
+    :param loop: a `rec` layer, or a subnetwork or copy that passes on its output
     :param needed: the option that the layer must have
     :raises ConfigError: no loop, no such layer, or its values are not kept
     """
+    given = loop
+    while isinstance(loop, Node) and not isinstance(loop.layer, RecLayer):
+        loop = loop.sources[0] if loop.layer.forwards_state and len(loop.sources) == 1 else loop.passes_on
     if not isinstance(loop, Node) or not isinstance(loop.layer, RecLayer) or not isinstance(loop.layer.unit, dict):
-        raise LoopError("%r is not a 'rec' layer with a network as unit." % (getattr(loop, "path", loop),))
+        raise LoopError("%r is not a 'rec' layer with a network as unit." % (getattr(given, "path", given),))
     node = loop.layer.sub_node(ctx, name)
     if node is not None:
         return ctx.depend(node)

@@ -48,6 +48,30 @@ def test_last_step(moved, lens):
         np.testing.assert_allclose(out["output"].value[b], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("initial,first", [(2.5, 2.5), ("base:mean", None), ("apply(0)", 0.0)])
+def test_last_step_of_none_is_the_initial_output(initial, first):
+    network = {
+        "mean": {"class": "reduce", "mode": "sum", "axes": "T", "use_time_mask": False, "from": "data"},
+        "loop": loop(need_last=True, initial_output=initial),
+        "output": last(),
+    }
+    arrays = feed()
+    arrays["data/size0"] = np.array([4, 0, 1], "int32")
+    value = run(network, arrays)["output"].value[1]
+    np.testing.assert_allclose(value, arrays["data"][1].sum(0) if first is None else np.full([3], first), rtol=1e-6)
+
+
+def test_loop_behind_other_layers():
+    network = {
+        "sub": {"class": "subnetwork", "from": [], "subnetwork": {
+            "loop": {**loop(need_last=True), "from": "base:data"}, "output": {"class": "copy", "from": "loop"}}},
+        "output": {**last(), "rec_layer": "sub"},
+    }  # fmt: skip
+    assert run(network)["output"].value.shape == (3, 3)
+    with pytest.raises(ConfigError, match="'mean' is not a 'rec' layer"):
+        template({"mean": {"class": "copy", "from": "data"}, "output": {**last(), "rec_layer": "mean"}})
+
+
 def test_gradient_through_the_last_step():
     network = {
         "loop": loop(need_last=True),
