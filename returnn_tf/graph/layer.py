@@ -61,6 +61,8 @@ class Layer(Sealable):
     #: The scope inside that of the layer in which its parameters are, and the output of an exported graph; a
     #: ``name_scope`` replaces both.
     inner_scope: ClassVar[str] = ""
+    #: Whether the source defaults to "data" in any behavior version.
+    always_takes_data: ClassVar[bool] = False
     #: Whether a network inside is a part of the network around, so that in a loop ``prev:`` in it refers to its layers.
     steps_with_loop: ClassVar[bool] = False
     #: Whether the hidden state of its only source is its own too, as for a copy.

@@ -150,8 +150,8 @@ class _DataKey:
 
     def _dtype(self, float_dtype: str) -> str:
         dtype = self.opts.dtype or (float_dtype if self.sparse_dim is None else "int32")
-        if self.sparse_dim is not None and not dtype.startswith(("int", "uint")):
-            raise self.error("sparse data are label indices, so dtype must be an int type, not %r." % dtype)
+        if self.sparse_dim is not None and not dtype.startswith(("int", "uint", "bool")):
+            raise self.error("sparse data are label indices, so dtype must be an int type or bool, not %r." % dtype)
         return dtype
 
     # --- by dims ---

@@ -30,6 +30,17 @@ def write(prefix: Any, value: float = 1.0, info: CheckpointInfo = INFO) -> str:
     return str(prefix)
 
 
+def test_states_of_random_layers_by_their_earlier_name(tmp_path: pathlib.Path) -> None:
+    prefix, params = (
+        str(tmp_path / "net.003"),
+        {"a/state_var": np.array([1, 2, 3]), "b/state_var": np.ones(3, "float32")},
+    )
+    checkpoint.save(prefix, params, {}, INFO, retry_waits=())
+    name = "a/random_generator/StateVar"
+    assert list(checkpoint.read(prefix)) == [name, "b/state_var", "global_step"]
+    assert checkpoint.read(prefix, [name])[name].tolist() == [1, 2, 3]
+
+
 def test_a_saved_checkpoint_is_read_back(tmp_path: pathlib.Path) -> None:
     prefix = write(tmp_path / "net.003", 2.5)
     assert checkpoint.validate(prefix) is None

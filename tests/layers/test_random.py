@@ -63,13 +63,13 @@ DRAWS = {
 def test_numbers_of_each_run_are_those_of_a_generator(name):
     options, expected = DRAWS[name]
     net = net_of({"output": {**options, "shape": [FEATURE, 2], "seed": 42}})
-    assert list(net.params) == ["output/state_var"] and not net.trainable_params
+    assert list(net.params) == ["output/random_generator/StateVar"] and not net.trainable_params
     gen = generator(42)
     for _ in range(2):
         result = net.run(feed()).layers["output"]
         assert result.axes == ("S", "F")
         np.testing.assert_allclose(result.value, expected(gen, [3, 2]).numpy(), rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(net.params["output/state_var"].numpy(), gen.state.numpy())
+    np.testing.assert_array_equal(net.params["output/random_generator/StateVar"].numpy(), gen.state.numpy())
 
 
 @pytest.mark.parametrize(

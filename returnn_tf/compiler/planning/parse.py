@@ -149,7 +149,7 @@ def _sources(cls: type[Layer], options: Mapping[str, Any], where: str, behavior_
         return cls.read_sources(options["from"], where)
     if not cls.takes_data(options):
         return []
-    if behavior_version >= 1:
+    if behavior_version >= 1 and not cls.always_takes_data:
         raise OptionError(
             "%s: the option 'from' is missing: the names of its input layers. "
             "(Only behavior_version 0 defaults to 'data'.)" % where

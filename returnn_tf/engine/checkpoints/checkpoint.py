@@ -150,10 +150,18 @@ def read(prefix: str, names: Optional[Sequence[str]] = None) -> dict[str, NDArra
         for path in _bundle_files(prefix):
             check_regular(path)
         reader = tf.train.load_checkpoint(prefix)
-        stored = reader.get_variable_to_shape_map()
-        return {name: reader.get_tensor(name) for name in sorted(stored) if names is None or name in names}
+        stored = {_name_now(reader, name): name for name in reader.get_variable_to_shape_map()}
+        return {name: reader.get_tensor(stored[name]) for name in sorted(stored) if names is None or name in names}
     except Exception as exc:  # the reader raises what comes out of its parsing: OpError, IndexError, RuntimeError, ...
         raise CheckpointDataError("The checkpoint %s is damaged: %s" % (prefix, _reason(exc))) from exc
+
+
+def _name_now(reader: Any, name: str) -> str:
+    """Return the name of a stored variable; the states of `random` layers had another one in earlier releases."""
+    scope, _, last = name.rpartition("/")
+    if last != "state_var" or reader.get_variable_to_dtype_map()[name] != tf.int64:
+        return name
+    return scope + "/random_generator/StateVar"
 
 
 def _bundle_files(prefix: str) -> list[str]:

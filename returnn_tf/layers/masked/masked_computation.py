@@ -56,7 +56,8 @@ class MaskedPlan(LayerPlan):
 class MaskedComputationLayer(Planned[MaskedPlan]):
     """``y = unit(x)`` in the frames where the mask is true; the unit never sees the others.
 
-    The source is "data" in the unit; without one, the unit names layers itself, whose frames are selected likewise.
+    The source is "data" in the unit, by default "data" of the network around. A unit that does not take "data" needs no
+    source: it names layers itself, whose frames are selected likewise.
 
     In a loop, a step outside the mask keeps the output of the previous step, and so do all states inside the unit;
     before the first selected step the output is ``initial_output``, else the initial state of a recurrent unit, else
@@ -80,6 +81,7 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
     has_memory = True
     starts_on_zeros = True
     computes_all_steps = True
+    always_takes_data = True
     keeps_features = True
     units = {"unit": True}
     mask: OptionalLayerRef = option(None, help="layer with a bool for each frame", refs=True)

@@ -92,7 +92,7 @@ class RandomStateInitLayer(Layer):
 _FLOATS = ("float16", "float32", "float64")
 _INTS = ("int32", "int64")
 #: The parameter with the state of the generator.
-_STATE = "state_var"
+_STATE = "random_generator/StateVar"
 
 
 @register_layer("random")
@@ -108,7 +108,7 @@ class RandomLayer(Layer):
     the value of a layer: the same as long as that is the same; with ``auto_update_state`` that must be a `variable`,
     which is advanced.
     In a loop, each step draws new numbers, unless the state is constant.
-    Parameters: ``state_var`` int64 [3], not trained; none with ``static`` or ``explicit_state``.
+    Parameters: ``random_generator/StateVar`` int64 [3], not trained; none with ``static`` or ``explicit_state``.
     Lengths: those of the dims in ``shape``.
 
     Example::

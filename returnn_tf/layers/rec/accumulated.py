@@ -76,8 +76,8 @@ class RecLastOutputPlan(LayerPlan):
 class RecLastOutputLayer(Planned[RecLastOutputPlan]):
     """The value of a layer of a loop in the last step of each sequence. The layer needs ``need_last``.
 
-    Lengths: the step axis is removed. A sequence without steps gets the initial output of the layer, zeros by default. A value without batch axis is that of the
-    last step of all.
+    Lengths: the step axis is removed. A sequence without steps gets the initial output of the layer, zeros by default.
+    A value without batch axis is that of the last step of all.
 
     Example::
 

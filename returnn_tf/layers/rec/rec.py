@@ -65,6 +65,7 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
     gru                     ``gru_cell/gates/kernel`` [in + n, 2 n], ``gates/bias`` [2 n],    r, u: Cho et al. 2014
                             ``candidate/kernel`` [in + n, n], ``candidate/bias`` [n]
     basicrnn                ``basic_rnn_cell/kernel`` [in + n, n], ``/bias`` [n]              Elman 1990
+    cumsum                  none; the input has dim n                                         the sum of all frames
     rhn                     ``W`` [in, 2 n], ``b`` [2 n], ``rhn_cell/depth_<d>/W`` [n, 2 n]   Zilly et al. 2017
     layernormvariantslstm   ``W_ff`` [in, 4 n], ``W_re`` [n, 4 n], ``gamma_*``, ``beta_*``    i, j, f, o: Ba et al. 2016
     gla                     ``W_q``, ``W_k``, ``W_v``, ``W_r``, ``W_alpha_1``, ``W_alpha_2``,  gated linear attention:

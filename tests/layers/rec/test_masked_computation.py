@@ -5,7 +5,8 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
-from tests.layers.nets import LENS, config_of, feed, net_of, template
+from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
+from tests.layers.nets import LENS, config_of, feed, net_of, run, template
 
 MASK = {
     "sum": {"class": "reduce", "mode": "sum", "axes": "F", "from": "data:source"},
@@ -401,3 +402,33 @@ def test_masked_from_needs_neither_source_nor_mask():
     assert out.value.shape == (3, 7, 5, 6)
     assert out.sizes[1].tolist() == [7, 6, 5]
     assert out.sizes[2].tolist() == (LENS + 1).tolist()
+
+
+@pytest.mark.parametrize("place", ["in the loop", "moved", "outside"])
+def test_without_source_the_unit_takes_data_of_the_network_around(place):
+    cell = {"class": "rec", "unit": "cumsum", "n_out": 3, "from": "data"}
+    unit = {"class": "subnetwork", "subnetwork": {"sum": cell, "output": {"class": "copy", "from": "sum"}}}
+    values = []
+    for source in ({}, {"from": "data"}):
+        masked = {"class": "masked_computation", "mask": "m", "unit": unit, **source}
+        if place == "outside":
+            network = {**MASK, "x": masked, "output": {"class": "unmask", "from": "x", "mask": "m"}}
+            network["sum"] = {**network["sum"], "from": "data"}
+        else:
+            step = {**MASK, "x": masked, "output": {"class": "copy", "from": "x"}}
+            move = {"optimize_move_layers_out": place == "moved"}
+            network = {"output": {"class": "rec", "from": "data", "unit": step, **move}}
+        values.append(run(network, behavior_version=12)["output"].value)
+    np.testing.assert_array_equal(*values)
+    assert abs(values[0]).max() > 0
+
+
+def test_mask_of_labels_that_are_bool():
+    time = SpatialDim("time")
+    labels = {"dim": 2, "sparse": True, "dtype": "bool", "dim_tags": [batch_dim, time]}
+    extern_data = {"data": {"dim_tags": [batch_dim, time, FeatureDim("f", 2)]}, "mask": labels}
+    layer = {"class": "masked_computation", "from": "data", "mask": "data:mask", "unit": LINEAR}
+    net = net_of({"output": layer}, extern_data=extern_data)
+    arrays = {"data": np.ones([1, 3, 2], "float32"), "data/size0": [3]}
+    result = net.run({**arrays, "mask": np.array([[True, False, True]]), "mask/size0": [3]}).layers["output"]
+    assert result.value.shape == (1, 2, 3) and result.sizes[1].tolist() == [2]

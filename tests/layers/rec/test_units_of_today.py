@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import Config
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.util.lazy_tf import tf
@@ -38,6 +38,7 @@ UNITS: list[tuple[str, int, dict[str, Any]]] = [
     ("slstm", 4, {"forget_gate": "exp"}),
     ("lru", 4, {"d_state": 5}),
     ("s4d", 4, {"d_state": 4}),
+    ("cumsum", IN, {}),
 ]
 each_form = pytest.mark.parametrize("unit,n_out,unit_opts", UNITS, ids=str)
 #: Whole networks take long to trace: one unit of each kind (diagonal, matrices, step by step), the others on request.
@@ -191,3 +192,16 @@ def test_in_beam_search(unit: str, n_out: int, unit_opts: dict[str, Any]) -> Non
         given = scoring.run({**arrays, "classes": labels[:, rank].astype("int32")})
         assert given.total_loss == pytest.approx(-found.beam_scores[:, rank].sum(), rel=1e-4)
     assert len({tuple(row) for row in labels[0]}) == beam
+
+
+def test_cumsum_is_the_sum_of_all_frames_so_far():
+    arrays = feed()
+    net = net_of({"output": {"class": "rec", "unit": "cumsum", "n_out": 3, "from": "data"}})
+    assert not net.params
+    value = net.run(arrays).layers["output"].value
+    for b, length in enumerate(arrays["data/size0"]):
+        np.testing.assert_allclose(value[b, :length], np.cumsum(arrays["data"][b, :length], axis=0), rtol=1e-5)
+    with pytest.raises(
+        ConfigError, match="unit 'cumsum' adds up its input, which has dim 3, so n_out must be 3, not 4"
+    ):
+        net_of({"output": {"class": "rec", "unit": "cumsum", "n_out": 4, "from": "data"}})
