@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from returnn_tf.tensor import FeatureDim
+from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, net_of, output, run, template
 
 X, WIDE = feed()["data"], feed()["wide"]
@@ -20,6 +20,38 @@ def test_axes_are_sorted_by_the_dims():
     result = output(dot("data:wide", "data", reduce=FEATURE))
     assert result.axes == ("B", "T", "F")
     np.testing.assert_allclose(result.value, np.einsum("btsf,btf->bts", WIDE, X), rtol=1e-5)
+
+
+HEADS, OTHER_TIME = FeatureDim("heads", 2), SpatialDim("other")
+EXTERN = {
+    "q": {"dim_tags": [batch_dim, HEADS, TIME, FEATURE], "time_dim_axis": 2, "feature_dim_axis": 3},
+    "k": {"dim_tags": [batch_dim, HEADS, OTHER_TIME, FEATURE], "time_dim_axis": 2, "feature_dim_axis": 3},
+    "s": {"dim_tags": [batch_dim, STATIC, TIME, FEATURE], "time_dim_axis": 2, "feature_dim_axis": 3},
+    "x": {"dim_tags": [batch_dim, TIME, FEATURE]},
+    "y": {"dim_tags": [batch_dim, OTHER_TIME, FEATURE]},
+    "z": {"dim_tags": [batch_dim, FEATURE]},
+}
+
+
+@pytest.mark.parametrize(
+    "sources, options, axes",
+    [
+        (["s", "s"], {"var1": "T", "var2": "T"}, "BFTT"),  # of two times the static one is the feature axis
+        (["q", "k"], {}, "BFTT"),
+        (["q", "k"], {"var1": "T", "var2": "T"}, "BFTT"),
+        (["x", "y"], {}, "BTF"),  # no static one: the one besides the time
+        (["z", "y"], {}, "BT"),  # the time is no feature axis
+        (["y", "z"], {}, "BT"),
+        (["z", "s"], {}, "BFT"),
+        (["s", "z"], {}, "BFT"),
+        (["z", "s"], {"add_var2_if_empty": True}, "BFT"),
+        (["x", "z"], {"add_var2_if_empty": True}, "BTF"),
+    ],
+)
+def test_feature_axis(sources, options, axes):
+    """It is that of features, else the last static one, else the last one besides the time."""
+    layer = dot(*["data:" + name for name in sources], red1="F", red2="F", **options)
+    assert "".join(template({"output": layer}, extern_data=EXTERN).axis_kinds) == axes
 
 
 def test_sum_over_time_is_masked_in_either_order():

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.layers.nets import FEATURE, LENS, STATIC, fails, feed, gradient, net_of, output
+from returnn_tf.tensor import batch_dim
+from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, gradient, net_of, output, template
 
 X, WIDE = feed()["data"], feed()["wide"]
 FRAMES = np.concatenate([X[b, :n] for b, n in enumerate(LENS)])
@@ -112,9 +113,17 @@ def test_errors(layer, match):
 
 
 def test_layer_norm_of_another_axis():
-    value = output({"class": "layer_norm", "in_dim": STATIC, "epsilon": 0.5, "from": "data:wide"}).value
+    """The feature axis of the output is that of the source."""
+    layer = {"class": "layer_norm", "in_dim": STATIC, "epsilon": 0.5, "from": "data:wide"}
+    result = output(layer)
     expected = (WIDE - WIDE.mean(2, keepdims=True)) / np.sqrt(WIDE.var(2, keepdims=True) + 0.5)
-    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result.value, expected, rtol=1e-4, atol=1e-5)
+    assert result.axes == ("B", "T", "S", "F")
+    data = template({"output": layer})
+    assert data.feature_dim is FEATURE and data.time_dim is TIME
+    unmarked = {"wide": {"dims": [batch_dim, TIME, STATIC, FEATURE]}}
+    data = template({"output": {**layer, "in_dim": FEATURE}}, extern_data=unmarked)
+    assert data.feature_axis is None and data.time_axis is None
 
 
 @pytest.mark.parametrize("scale,bias", [(True, True), (True, False), (False, True), (False, False)])

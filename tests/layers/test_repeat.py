@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.tensor import FeatureDim, SpatialDim
-from tests.layers.nets import LENS, STATIC, TIME, fails, feed, gradient, output, run, template
+from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, gradient, output, run, template
 
 
 @pytest.mark.parametrize("axis,number", [("T", 1), ("F", 2), (STATIC, 2)])
@@ -149,6 +149,23 @@ def test_concat_of_another_axis_order_and_broadcast():
     x = feed()["data"]
     expected = np.concatenate([x, x, np.broadcast_to(x[:, :1], x.shape)], 2)
     np.testing.assert_array_equal(run(net)["output"].value, expected)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("dim, axis", [(STATIC, 1), (FEATURE, 2)])
+def test_concat_of_a_source_without_batch(first, dim, axis):
+    """It is repeated for all sequences; the batch axis comes first."""
+    value = np.arange(6, dtype="float32").reshape(2, 3)
+    network = {
+        "x": {"class": "reduce", "mode": "sum", "axis": TIME, "from": "data:wide", "is_output_layer": True},
+        "w": {"class": "variable", "shape": (STATIC, FEATURE), "init": value},
+    }
+    pairs = [("w", dim), ("x", dim)]
+    network["output"] = {"class": "concat", "from": pairs if first else pairs[::-1]}
+    layers = run(network)
+    assert layers["output"].axes == ("B", "S", "F")
+    parts = [np.broadcast_to(value, (3, 2, 3)), layers["x"].value]
+    np.testing.assert_allclose(layers["output"].value, np.concatenate(parts if first else parts[::-1], axis), rtol=1e-5)
 
 
 def test_concat_gradient_and_dim():

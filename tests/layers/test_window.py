@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from returnn_tf.tensor import SpatialDim
-from tests.layers.nets import LENS, STATIC, TIME, fails, feed, gradient, net_of, output, run, template
+from returnn_tf.tensor import SpatialDim, batch_dim
+from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, gradient, net_of, output, run, template
 
 X, WIDE = feed()["data"], feed()["wide"]
 
@@ -32,9 +32,14 @@ def expected_window(x, size, left, frames, stride=1):
 )
 def test_window(options, size, left, lens, stride):
     result = output(window(**options))
-    assert result.axes == ("B", "S", "T", "F")
-    np.testing.assert_array_equal(result.sizes[2], lens)
-    np.testing.assert_array_equal(result.value, expected_window(X, size, left, max(lens), stride))
+    expected = expected_window(X, size, left, max(lens), stride)
+    if stride == 1:
+        assert result.axes == ("B", "S", "T", "F")
+    else:
+        assert result.axes == ("B", "T", "S", "F")
+        expected = expected.swapaxes(1, 2)
+    np.testing.assert_array_equal(result.sizes[result.axes.index("T")], lens)
+    np.testing.assert_array_equal(result.value, expected)
 
 
 @pytest.mark.parametrize("version,axes", [(17, "B,T,S,S,F"), (18, "B,S,S,T,F")])
@@ -45,15 +50,46 @@ def test_window_along_a_static_axis(version, axes, stride):
     assert ",".join(result.axes) == axes
     frames = -(-2 // stride)
     by_window = expected_window(WIDE.transpose(0, 2, 1, 3), 3, 0, frames, stride)  # [batch, window, static, time, ...]
-    expected = by_window.transpose(0, 2, 1, 3, 4) if version == 18 else by_window.transpose(0, 3, 2, 1, 4)
+    in_order = (0, 1, 2, 3, 4) if stride == 1 else (0, 2, 1, 3, 4)
+    expected = by_window.transpose(in_order if version == 18 else (0, 3, 2, 1, 4))
     np.testing.assert_array_equal(result.value, expected)
 
 
 def test_window_along_the_features():
     result = output(window(window_size=2, axis="F"))
     expected = expected_window(X.transpose(0, 2, 1), 2, 0, 3)  # [batch, window, features, time]
-    assert result.axes == ("B", "F", "S", "T")
-    np.testing.assert_array_equal(result.value, expected.transpose(0, 2, 1, 3))
+    assert result.axes == ("B", "S", "F", "T")
+    np.testing.assert_array_equal(result.value, expected)
+
+
+@pytest.mark.parametrize(
+    "version, options, dims",
+    [
+        (18, {}, ["w", TIME, batch_dim, FEATURE]),
+        (18, {"out_spatial_dim": TIME}, [TIME, "w", batch_dim, FEATURE]),
+        (18, {"stride": 2}, [TIME.ceildiv_right(2), "w", batch_dim, FEATURE]),
+        (17, {}, [batch_dim, TIME, "w", FEATURE]),
+        (17, {"stride": 2}, [batch_dim, TIME.ceildiv_right(2), "w", FEATURE]),
+    ],
+)
+def test_order_of_the_axes(version, options, dims):
+    dim = SpatialDim("w", 3)
+    data = template({"output": window(window_dim=dim, **options)}, behavior_version=version)
+    assert list(data.dims) == [dim if d == "w" else d for d in dims]
+    assert data.feature_dim is FEATURE and data.time_dim is dims[dims.index("w") + (-1 if dims[0] != "w" else 1)]
+
+
+@pytest.mark.parametrize("stride, dims", [(1, "wtbf"), (2, "twbf")])
+def test_window_behind_the_features(stride, dims):
+    """The window becomes the feature axis."""
+    extern_data = {"data": {"dim_tags": [batch_dim, FEATURE, TIME]}}
+    layers = {
+        "w": window(window_size=3, stride=stride),
+        "output": {"class": "linear", "n_out": 2, "activation": None, "from": "w"},
+    }
+    net = net_of(layers, extern_data=extern_data)
+    assert net.params["output/W"].shape == (3, 2)
+    assert net.plan.by_path()["w"].output.feature_axis == dims.index("w")
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
@@ -67,13 +103,13 @@ def test_fold_adds_what_window_took(mode, padding, stride):
     network["output"].update(mode=mode, stride=stride)
     layers = run(network)
     windows, result = layers["w"], layers["output"]
-    left, lens = (0, (windows.sizes[2] - 1) * stride + 3) if padding == "valid" else (1, windows.sizes[2] * stride)
+    left, lens = (0, (windows.sizes[1] - 1) * stride + 3) if padding == "valid" else (1, windows.sizes[1] * stride)
     np.testing.assert_array_equal(result.sizes[1], lens)
-    for b, count in enumerate(windows.sizes[2]):
+    for b, count in enumerate(windows.sizes[1]):
         total, times = np.zeros([20, 3]), np.zeros([20, 1])
         for t in range(count):
             for i in range(3):
-                total[10 + t * stride + i - left] += windows.value[b, i, t]
+                total[10 + t * stride + i - left] += windows.value[b, t, i]
                 times[10 + t * stride + i - left] += 1
         expected = (total / times.clip(1) if mode == "mean" else total)[10 : 10 + lens[b]]
         np.testing.assert_allclose(result.value[b, : lens[b]], expected, rtol=1e-5, atol=1e-6)

@@ -19,7 +19,7 @@ from returnn_tf.ops.dense.dot import DotAxes, axis_letters, contract, gather_row
 from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.ops.dense.labelled_attention import Factor
 from returnn_tf.ops.frames.reduce import fill_masked
-from returnn_tf.tensor import Data, Dim, DimKind
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.match import pair_same
 from returnn_tf.util.lazy_tf import tf
 
@@ -48,9 +48,9 @@ class DotLayer(Planned[DotPlan]):
 
     The axes of both sources are those that are summed over (red1, red2, pairwise in this order), those that only one
     has (var1, var2), and all others, which both must have. The output has the common axes in the order of the first
-    source, then var1, then var2. If var2 is not empty, the last axis is the feature axis. Frames after the end of a
-    sequence count as 0 where a dynamic axis is summed over. A sparse source acts as one-hot vectors: ``reduce`` with
-    its sparse dim looks up rows of the other source.
+    source, then var1, then var2. The feature axis is the last axis of features, else the last static one, else the last
+    one besides the time. Frames after the end of a sequence count as 0 where a dynamic axis is summed over. A sparse
+    source acts as one-hot vectors: ``reduce`` with its sparse dim looks up rows of the other source.
 
     No parameters. Lengths: unchanged for the remaining axes.
 
@@ -131,12 +131,7 @@ class DotLayer(Planned[DotPlan]):
         dtype = b.dtype if sparse == 0 else a.dtype
         if sparse is None and a.dtype != b.dtype:
             raise ctx.error("the sources have dtypes %s and %s. Cast one of them." % (a.dtype, b.dtype))
-        out = Data.from_dims(dims, dtype=dtype)
-        if has_var2 or adds_axis:
-            last = len(dims) - 1
-            times = (i for i, d in enumerate(dims) if d.is_dynamic and d.kind is DimKind.SPATIAL and i != last)
-            out = out.replace(feature_axis=last, time_axis=next(times, None))
-        return DotPlan(out, sparse, axes, adds_axis)
+        return DotPlan(Data.from_dims(dims, dtype=dtype), sparse, axes, adds_axis)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one (batched) matrix product, or a row lookup."""

@@ -14,7 +14,7 @@ from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.reduce import given_axes
-from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer, concat_template
 from returnn_tf.ops.frames.shape import expand_at, transpose
 from returnn_tf.ops.normalize import layer_norm, moments, normalize
 from returnn_tf.tensor import Data
@@ -24,7 +24,8 @@ from returnn_tf.tensor import Data
 class LayerNormLayer(ConcatInputLayer):
     """``y = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the features (Ba et al. 2016).
 
-    Mean and (biased) variance are those of the features of one frame. The order of the axes is kept.
+    Mean and (biased) variance are those of the features of one frame. The axes are kept, with ``in_dim`` also which of
+    them is the feature axis.
 
     Parameters: ``scale`` [features], initially 1, ``bias`` [features], initially 0. Lengths: unchanged.
 
@@ -45,7 +46,9 @@ class LayerNormLayer(ConcatInputLayer):
         ctx.param("scale", (dim,), 1.0)
         ctx.param("bias", (dim,), 0.0)
         assert data.feature_axis is not None
-        return data.with_dim(data.feature_axis, out).replace(vocab=None)
+        source = concat_template(ctx, self.sources)
+        marks = {"feature_axis": source.feature_axis, "time_axis": source.time_axis}  # also with in_dim
+        return data.with_dim(data.feature_axis, out).replace(vocab=None, **marks)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit moments and one multiply-add."""

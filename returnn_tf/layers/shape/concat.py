@@ -38,7 +38,7 @@ class ConcatPlan(LayerPlan):
 class ConcatLayer(Planned[ConcatPlan]):
     """Concatenates along one axis of each source: ``from`` is a list of pairs (layer, axis).
 
-    The axes are in the order of the first source.
+    The axes are in the order of the first source. A source without batch axis is repeated for all sequences.
     Lengths: summed. With dynamic axes the padded arrays are concatenated: the padding of one source stays in front of
     the next source, and counts as frames if a sequence of the first source is shorter than the longest.
 
@@ -76,14 +76,17 @@ class ConcatLayer(Planned[ConcatPlan]):
                 raise ctx.error("the sources must have one dtype, got %s and %s. Use a cast layer." % (first, data))
         axes = [ctx.axis(data, axis[0]) for data, axis in zip(datas, self.source_options)]
         rests = [data.without_axes([axis]) for data, axis in zip(datas, axes)]
-        common = self._common(ctx, datas, rests)
+        batch = next((dim for rest in rests for dim in rest.dims if dim.is_batch), None)
+        adds_batch = batch is not None and rests[0].batch_axis is None
+        like = rests[0].with_axis(0, batch) if batch is not None and adds_batch else rests[0]
+        common = self._common(ctx, datas, rests, like)
         dim = first.dims[axes[0]]
         for data, axis in zip(datas[1:], axes[1:]):
             dim = dim + data.dims[axis]
         dim = ctx.bind(self.out_dim, dim)
         is_feature = first.feature_axis == axes[0]
-        position = min(axes[0], common.rank)
-        if is_feature and common.rank > rests[0].rank:
+        position = min(axes[0] + int(adds_batch), common.rank)
+        if is_feature and common.rank > like.rank:
             position = common.rank
         return ConcatPlan(
             common.with_axis(position, dim, feature=is_feature, time=first.time_axis == axes[0]).replace(
@@ -95,19 +98,21 @@ class ConcatLayer(Planned[ConcatPlan]):
             position=position,
         )
 
-    def _common(self, ctx: PlanContext, datas: list[Data], rests: list[Data]) -> Data:
-        """Return all axes but the concatenated one."""
-        common = rests[0]
+    def _common(self, ctx: PlanContext, datas: list[Data], rests: list[Data], like: Data) -> Data:
+        """Return all axes but the concatenated one.
+
+        :param like: those of the first source, and the batch axis if any source has it
+        """
         for data, rest in zip(datas, rests):
-            missing = [d for d, t in zip(rest.dims, match_axes(rest, common)) if t is None]
-            missing += [d for d, t in zip(common.dims, match_axes(common, rest)) if t is None]
+            missing = [d for d, t in zip(rest.dims, match_axes(rest, like)) if t is None]
+            missing += [d for d, t in zip(like.dims, match_axes(like, rest)) if t is None and not d.is_batch]
             if missing and not self.allow_broadcast:
                 raise ctx.error(
                     "the sources %s and %s have different axes besides the concatenated ones: %s. Set allow_broadcast "
                     "to repeat a missing axis. Declare axes equal by reinterpret_data or by one Dim."
                     % (datas[0], data, ", ".join(map(str, missing)))
                 )
-        return common_layout(rests, allow_broadcast_all=True) if self.allow_broadcast else common
+        return common_layout([like, *rests[1:]], allow_broadcast_all=True) if self.allow_broadcast else like
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one concat op."""

@@ -79,9 +79,10 @@ class WindowLayer(ConcatInputLayer, Planned[WindowPlan]):
     """``y[i, t] = x[t * stride + i - left]``: the frames around each frame as a new axis.
 
     Beyond the ends of the array there are zeros; frames after the end of a sequence are unchanged. With padding
-    "same" and only window_size, ``floor(size / 2)`` frames are after the current one, all others before. The frames
-    become the first axis, and the window is in front of the time axis: [window, time, others], along another axis
-    [frames, ..., window, time, others]. Before behavior version 18 the output is [batch, time, window, others].
+    "same" and only window_size, ``floor(size / 2)`` frames are after the current one, all others before. The frame
+    axis and the window become the first axes: [window, time, others], but [time, window, others] with a stride or
+    out_spatial_dim. Where the features are in front of the frames, [batch, feature, time], the window becomes the
+    feature axis. Before behavior version 18 the output is [batch, time, window, others].
     Inside of a loop, and without a time axis, the window has the current step and those before it; window_right must be
     0 then.
 
@@ -143,10 +144,11 @@ class WindowLayer(ConcatInputLayer, Planned[WindowPlan]):
         out = data.permuted(order)
         at = order.index(axis)
         out = out.with_dim(at, new)
-        # Old order: after the frames; now the frames are first, and the window is in front of the time.
-        time = 0 if out.time_axis is None or dim.is_loop else out.time_axis
-        window_axis = at + 1 if ctx.behavior_version < 18 else time
-        return planned(out.with_axis(window_axis, window).replace(vocab=None), window_axis=window_axis)
+        if ctx.behavior_version < 18:
+            return planned(out.with_axis(at + 1, window).replace(vocab=None), window_axis=at + 1)
+        at = 0 if dim.is_loop or (self.stride == 1 and self.out_spatial_dim is None) else 1
+        is_feature = data.feature_axis is not None and data.feature_axis < axis and not dim.is_loop
+        return planned(out.with_axis(at, window, feature=is_feature).replace(vocab=None), window_axis=at)
 
     def _given_size(self, ctx: PlanContext) -> Optional[int]:
         given = None if self.window_dim is None else self.window_dim.size
