@@ -10,6 +10,7 @@ import pytest
 from returnn_tf.compat.helpers.gradients import custom_gradient
 from returnn_tf.compat.helpers.names import HELPERS
 from returnn_tf.util.lazy_tf import tf
+from tests.layers.nets import LENS, feed, net_of
 
 X = np.arange(24, dtype="float32").reshape(2, 3, 4)
 
@@ -138,3 +139,24 @@ def test_noise_on_gradients() -> None:
     assert 0.05 < dense[0].numpy().std() < 0.15 and dense[1] == "v" and none == (None, "w")
     assert not sparse[0].values.numpy().any()
     assert HELPERS["add_scaled_noise_to_gradients"](grads, 0.1, sparse_grads=True)[2][0].values.numpy().any()
+
+
+@pytest.mark.parametrize("name", ["", "tf.", "tf_compat.v1.", "tf_compat.v2.math."])
+def test_names_in_eval(name: str) -> None:
+    code = name + "log_sigmoid(source(0))"
+    result = net_of({"output": {"class": "eval", "eval": code, "from": "data"}}).run(feed()).layers["output"].value
+    np.testing.assert_allclose(result, -np.log1p(np.exp(-feed()["data"])), rtol=1e-5)
+
+
+def test_cross_entropy_over_the_frames() -> None:
+    labels = {"class": "softmax_over_spatial", "from": "twice"}
+    code = "softmax_cross_entropy_over_size(source(0, as_data=True), source(1, as_data=True))"
+    loss = {
+        "class": "eval", "eval": code, "from": ["data", "labels"],
+        "out_type": {"shape": (3,), "time_dim_axis": None, "batch_dim_axis": 0, "feature_dim_axis": 1},
+    }  # fmt: skip
+    twice = {"class": "eval", "eval": "source(0) * 2", "from": "data"}
+    result = net_of({"twice": twice, "labels": labels, "output": loss}).run(feed()).layers["output"].value
+    for x, length, value in zip(feed()["data"], LENS, result):
+        p, q = (np.exp(f * x[:length]) / np.exp(f * x[:length]).sum(0) for f in (2, 1))
+        np.testing.assert_allclose(value, -(p * np.log(q)).sum(0), rtol=1e-5)

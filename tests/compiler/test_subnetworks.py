@@ -249,3 +249,11 @@ def test_results_of_a_loop_inside_of_a_step() -> None:
             out = sums.sum(axis=0) + out
             np.testing.assert_allclose(result.layers["output"].value[b, t], out, rtol=1e-3)
             np.testing.assert_allclose(got.value[b][t, :n], sums, rtol=1e-3)
+
+
+@pytest.mark.parametrize("source", ["base:data", "base:data:data"])
+def test_data_of_the_network_around_the_outermost_one(source: str) -> None:
+    plan = plan_from_config(config_of({"output": {"class": "copy", "from": source}}))
+    assert str(plan.outputs["output"].output) == "[B, T|time, F|feature:data=4] float32"
+    with pytest.raises(ConfigError, match="'base:h' refers to the outer network, but this network is not nested"):
+        plan_from_config(config_of({"output": {"class": "copy", "from": "base:h"}}))

@@ -234,6 +234,23 @@ def test_scaled_grad(factor: float) -> None:
     )
 
 
+def test_scale_of_the_gradient_from_a_layer() -> None:
+    network = {
+        "h": {"class": "linear", "activation": None, "n_out": 3, "from": "data"},
+        "scale": {"class": "constant", "value": 0.5},
+        "by_feature": {"class": "variable", "shape": [3], "add_batch_axis": False, "trainable": False, "init": 0.25},
+        "s": {"class": "scaled_grad", "scale": "scale", "from": "h"},
+        "t": {"class": "scaled_grad", "scale": "by_feature", "from": "s"},
+        "output": {"class": "eval", "eval": "source(0) ** 2", "from": "t", "loss": "as_is"},
+    }
+    net = Network.from_config(_config(network))
+    plain = Network.from_config(_config({**network, "t": {"class": "copy", "from": "h"}}))
+    feed = random_feed({"data": net.extern_data["data"]})
+    np.testing.assert_allclose(
+        net.run(feed, with_grad=True).grads["h/W"], plain.run(feed, with_grad=True).grads["h/W"] / 8, rtol=1e-5
+    )
+
+
 def test_gating_needs_an_even_dim() -> None:
     odd = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
     with pytest.raises(ConfigError, match="must be even to be halved, but the source has 3"):

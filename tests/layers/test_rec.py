@@ -290,3 +290,18 @@ LAST = {"class": "get_last_hidden_state", "from": "rec"}
 def test_errors(network, message):
     with pytest.raises(ConfigError, match=message):
         make_net(network)
+
+
+@pytest.mark.parametrize("projected", [False, True])
+def test_forget_bias_of_the_native_lstm(projected):
+    h = {"class": "linear", "activation": None, "n_out": 4 * N, "from": "data"}
+    source = {"from": "h", "input_projection": False} if projected else {"from": "data"}
+    cell = {"class": "rec", "unit": "nativelstm2", "n_out": N, **source}
+    nets = [make_net({"h": h, "output": {**cell, "unit_opts": opts}}) for opts in (None, {"forget_bias": 1.5})]
+    bias = "h/b" if projected else "output/rec/b"
+    params = nets[1].get_param_values()
+    shifted = params[bias] + np.repeat([0, 0, 1.5, 0], N)
+    nets[0].set_param_values({**params, bias: shifted})
+    feed = {"data": np.random.RandomState(1).normal(size=(2, 5, IN)).astype("float32"), "data/size0": LENGTHS}
+    values = [net.run(feed).layers["output"].value for net in nets]
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-5)

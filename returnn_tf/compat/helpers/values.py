@@ -10,9 +10,32 @@ import numpy as np
 from returnn_tf.compat.helpers.shapes import get_shape
 from returnn_tf.ops.activations import clipped_exp
 from returnn_tf.ops.activations import safe_log as safe_log
+from returnn_tf.ops.frames.shape import to_layout
+from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
 safe_exp = clipped_exp
+
+
+def log_sigmoid(x: Any) -> Any:
+    """Return ``log(1 / (1 + exp(-x)))``."""
+    return tf.math.log_sigmoid(x)
+
+
+def softmax_cross_entropy_over_size(logits: Any, labels: Any) -> Any:
+    """Return the cross entropy of distributions over the frames of a sequence, which are the classes.
+
+    :param logits: view of a layer; the classes are the last of its axes with lengths
+    :param labels: view of probabilities with the same axes
+    :return: the axes of ``logits`` without that of the classes
+    """
+    data = logits.template
+    axis = max(i for i, dim in enumerate(data.dims) if dim.is_dynamic and i != data.batch_axis)
+    targets = to_layout(labels.placeholder, labels.template, data, match_axes(labels.template, data))
+    mask = logits.get_sequence_mask_broadcast(axis)
+    x = tf.where(mask, logits.placeholder, logits.placeholder.dtype.min)
+    log_probs = x - tf.reduce_logsumexp(x, axis=axis, keepdims=True)
+    return -tf.reduce_sum(tf.where(mask, targets * log_probs, 0.0), axis=axis)
 
 
 def where_bc(condition: Any, x: Any, y: Any, name: Optional[str] = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import types
 from typing import Any, Callable
 
 from returnn_tf.compat.helpers.names import HELPERS
@@ -23,11 +24,11 @@ from returnn_tf.util.lazy_tf import tf
 class Views(UserViews):
     """Makes the views under the names that code for RETURNN uses."""
 
-    names = ("tf", *HELPERS)
+    names = ("tf", "tf_compat", *HELPERS)
 
     def values(self, seed: Callable[[str], Any]) -> dict[str, Any]:
-        """Return the helpers, and TensorFlow with the names of version 1."""
-        return {**HELPERS, "tf": Tf1Names(tf, seed)}
+        """Return the helpers, and TensorFlow with the names of version 1, or of a version that the code names."""
+        return {**HELPERS, "tf": Tf1Names(tf, seed), "tf_compat": types.SimpleNamespace(v1=tf.compat.v1, v2=tf)}
 
     def layer(self, ctx: EmitContext, node: Node, **attributes: Any) -> LayerView:
         """Return the view of a layer whose ops are made."""

@@ -323,6 +323,9 @@ class Planner(NetworkPlanner):
             return self._main.resolve(self.scope.own_name(ref), where)
         ref = self.scope.own_name(ref)
         if ref.startswith("base:"):
+            data = ref[len("base:") :]
+            if self.parent is None and (data == "data" or data.startswith("data:")):
+                return self._resolve(data, where)
             if self.parent is None:
                 raise LayerError(
                     "%s: %r refers to the outer network, but this network is not nested in a layer." % (where, ref),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
-from returnn_tf.config.options import LayerRef, option
+from returnn_tf.config.options import LayerRef, OptionalLayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption, Layer, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -14,6 +15,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.copy import CopyLayer
 from returnn_tf.tensor import Data
+from returnn_tf.tensor.match import match_axes
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -80,7 +82,9 @@ class ScaledGradientLayer(CopyLayer, Planned[ScaledGradientPlan]):
         network = {"output": {"class": "scaled_grad", "scale": 0.5, "from": "data"}}
     """
 
-    scale: float = option(help="factor of the gradient")
+    scale: Union[float, OptionalLayerRef] = option(
+        help="factor of the gradient: a number, or a layer whose axes the source has", refs=True
+    )
     shift: Optional[float] = option(None, help="value to add to the gradient")
     scale_shift_by_sum_over_axis: Optional[AxisOption] = option(None, help="weight shift by the sum over this axis")
     clip_max_axis: Optional[AxisOption] = option(None, help="bound the gradient by its maximum along this axis")
@@ -93,6 +97,10 @@ class ScaledGradientLayer(CopyLayer, Planned[ScaledGradientPlan]):
             sum_axis = ctx.axis(data, self.scale_shift_by_sum_over_axis)
         if self.clip_max_axis is not None:
             clip_axis = ctx.axis(data, self.clip_max_axis)
+        if isinstance(self.scale, Node):
+            scale = self.scale.output
+            if not scale.dtype.startswith("float") or None in match_axes(scale, data):
+                raise ctx.error("scale must be floats with axes of the source %s, but it is %s." % (data, scale))
         return ScaledGradientPlan(data, sum_axis, clip_axis)
 
     def works_by_frame(self) -> bool:
@@ -102,16 +110,19 @@ class ScaledGradientLayer(CopyLayer, Planned[ScaledGradientPlan]):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit identity with its own gradient."""
+        scale = self.scale
+        if isinstance(scale, Node):
+            scale = tf.stop_gradient(ctx.broadcast(scale, self.plan.output))
 
         def identity(x: Any) -> Any:
-            return tf.identity(x), self._backward
+            return tf.identity(x), functools.partial(self._backward, scale)
 
         return tf.custom_gradient(identity)(super().emit(ctx))
 
-    def _backward(self, dy: Any) -> Any:
+    def _backward(self, scale: Any, dy: Any) -> Any:
         if self.plan.clip_axis is not None:
             dy = tf.minimum(dy, tf.reduce_max(dy, axis=self.plan.clip_axis, keepdims=True))
-        dx = dy * self.scale
+        dx = dy * scale
         if self.shift is not None:
             weight = 1.0
             if self.plan.sum_axis is not None:

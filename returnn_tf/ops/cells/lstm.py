@@ -84,7 +84,7 @@ class LstmCell(Cell):
     "nativelstm2storestates",
 )
 class NativeLstm(LstmCell):
-    """LSTM with separate input weights, recurrent weights and bias; no forget bias is added.
+    """LSTM with separate input weights, recurrent weights and bias; no forget bias is added by default.
 
     Weights: ``W`` [in, 4 n], ``W_re`` [n, 4 n], ``b`` [4 n].
     """
@@ -99,6 +99,7 @@ class NativeLstm(LstmCell):
         rec_weight_dropout_shape: Optional[list[int]] = option(
             None, help="shape of that mask, broadcast to [n, 4 n]; default one entry per weight"
         )
+        forget_bias: float = option(0.0, help="added to the bias of the forget gate")
 
     def param_specs(self) -> list[CellParam]:
         """Declare ``W_re``, and ``W`` and ``b`` unless the input is already projected."""
@@ -110,7 +111,18 @@ class NativeLstm(LstmCell):
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return ``W`` and ``b``; None if the input is already projected."""
-        return (params["W"], params["b"]) if self.input_projection else None
+        return (params["W"], self._with_forget_bias(params["b"])) if self.input_projection else None
+
+    def project_input(self, params: Params, x: tf.Tensor) -> tf.Tensor:
+        """Compute ``x W + b``; of an input that is already projected, add ``forget_bias``."""
+        return super().project_input(params, x) if self.input_projection else self._with_forget_bias(x)
+
+    def _with_forget_bias(self, z: tf.Tensor) -> tf.Tensor:
+        """Add ``forget_bias`` to the forget gate among the gates j, i, f, o in the last axis."""
+        if not self.opts.forget_bias:
+            return z
+        shift = tf.repeat([0.0, 0.0, self.opts.forget_bias, 0.0], self.n_out)
+        return z + tf.cast(shift, z.dtype)
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
         """Return ``W_re``, in training with ``rec_weight_dropout``."""
