@@ -60,6 +60,11 @@ class DeclaredDims:
             if dim is before:
                 return dim
 
+    def _with_given_name(self, dim: Dim) -> str:
+        """Return a dim as text, with the name under which the user declared it."""
+        given = next((str(key) for key, value in self._definitions.items() if value is dim), str(dim))
+        return given if given == str(dim) else "%s, which is %s," % (given, dim)
+
     def known(self, path: str, dim: Dim, deps: Sequence[Data]) -> bool:
         """Return whether something other than a layer defines the lengths of a dim.
 
@@ -100,6 +105,11 @@ class DeclaredDims:
         if declared.size is not None:
             return declared
         if known:
+            if _differ_in_scale(declared, definition):
+                raise DimError(
+                    "the declared dim %s does not match, the result has %s there. Declare another dim for this axis."
+                    % (self._with_given_name(declared), definition)
+                )
             replaced[definition] = declared
             return definition
         if definition.size is not None and definition.auto:
@@ -119,3 +129,29 @@ def _is_made_up(dim: Dim) -> bool:
 
 def _is_automatic(dim: Dim) -> bool:
     return dim.description.startswith(EXTERN_PREFIX) and dim.is_dynamic
+
+
+def _differ_in_scale(a: Dim, b: Dim) -> bool:
+    """Return whether the lengths of two dims of the same origin differ by more than roundings and margins."""
+    if a.size is not None or _origins(a) != _origins(b):
+        return False
+    x, y = _size_at(a, _MANY), _size_at(b, _MANY)
+    return bool(abs(x - y) > 0.01 * max(x, y))
+
+
+#: Frames of all dynamic axes, for a comparison of lengths.
+_MANY = 1_000_000
+
+
+def _origins(dim: Dim) -> set[Dim]:
+    """Return the dynamic dims without an expression that the lengths follow from."""
+    if dim.expr is None:
+        return set() if dim.size is not None else {dim}
+    return set().union(*map(_origins, dim.expr.args))
+
+
+def _size_at(dim: Dim, frames: int) -> int:
+    """Return the size where all dynamic dims without an expression have this one."""
+    if dim.size is not None or dim.expr is None:
+        return frames if dim.size is None else dim.size
+    return int(dim.expr.evaluate(lambda operand: _size_at(operand, frames), max))

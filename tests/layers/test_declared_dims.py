@@ -199,3 +199,32 @@ def test_the_automatic_dim_of_a_key_by_its_name() -> None:
     assert found.value.shape == (2, 4, 5, 3) and found.sizes[2].tolist() == LENS
     with pytest.raises(ConfigError, match="the lengths of the dim time:nothing are not known here"):
         Network.from_config(Config({**settings, "network": {"output": {**layer, "shape": (other,)}}}))
+
+
+def _pool(size: int, source: str, dim: Any, axis: Any = TIME) -> dict[str, Any]:
+    pool = {"class": "pool", "mode": "max", "pool_size": (size,), "padding": "same", "from": source}
+    return {**pool, "in_spatial_dims": [axis], "out_spatial_dims": [dim]}
+
+
+DOWN = SpatialDim("down")
+
+
+@pytest.mark.parametrize(
+    "layers, message",
+    [
+        ({"a": _pool(2, "data", DOWN), "output": _pool(3, "data", DOWN)},
+         r"'output' .* dim down, which is ceil\(time/2\), does not match, the result has ceil\(time/3\) there"),
+        ({"a": _pool(2, "data", DOWN), "output": _pool(2, "a", DOWN, DOWN)},
+         r"down, which is ceil\(time/2\), does not match, the result has ceil\(time/4\)"),
+        ({"output": _pool(2, "data", TIME)}, r"the declared dim time does not match, the result has ceil\(time/2\)"),
+        ({"output": {"class": "repeat", "axis": "T", "repetitions": 2, "out_dim": TIME, "from": "data"}},
+         r"the declared dim time does not match, the result has time\*2"),
+        ({"output": {"class": "merge_dims", "axes": [TIME, FEAT, TIME], "from": "data"}}, "names time of .* twice"),
+        ({"output": {"class": "merge_dims", "axes": [FEAT, "F"], "from": "data"}}, "names feat=4 of .* twice"),
+    ],
+)  # fmt: skip
+def test_a_dim_used_twice(layers: dict[str, Any], message: str) -> None:
+    """The message has the names that the config, or the program that wrote it, gave to the dims."""
+    layers = {name: {**layer, "is_output_layer": True} for name, layer in layers.items()}
+    with pytest.raises(ConfigError, match=message):
+        run(layers)

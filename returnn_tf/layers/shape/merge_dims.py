@@ -80,6 +80,11 @@ class MergeDimsLayer(ConcatInputLayer, Planned[MergeDimsPlan]):
 
     def _merged_axes(self, ctx: PlanContext, data: Data) -> list[int]:
         axes = ctx.axes(data, self.axes)
+        if isinstance(self.axes, (list, tuple)):
+            named = [axis for part in self.axes if ctx.has_axis(data, part) for axis in ctx.axes(data, part)]
+            twice = next((axis for axis in axes if named.count(axis) > 1), None)
+            if twice is not None:
+                raise ctx.error("axes names %s of %s twice." % (data.dims[twice], data))
         keep_order = ctx.behavior_version >= 6 if self.keep_order is None else self.keep_order
         if keep_order:
             is_list = isinstance(self.axes, (list, tuple))
