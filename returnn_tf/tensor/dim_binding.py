@@ -65,6 +65,10 @@ class DeclaredDims:
         given = next((str(key) for key, value in self._definitions.items() if value is dim), str(dim))
         return given if given == str(dim) else "%s, which is %s," % (given, dim)
 
+    def definitions(self) -> Mapping[Dim, Dim]:
+        """Return the definitions of the declared dims that have one."""
+        return self._definitions
+
     def known(self, path: str, dim: Dim, deps: Sequence[Data]) -> bool:
         """Return whether something other than a layer defines the lengths of a dim.
 

@@ -67,7 +67,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
         ["feed", "for_xla", "planning"],
         ["packed_layers", "result"],
         ["feed_function", "initial_values", "kept_states", "lower", "requested"],
-        ["inner_weights", "plan_network"],
+        ["inner_weights", "plan_layer", "plan_network"],
         ["plan_config"],
         ["network"],
         ["describe", "network_record"],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 from returnn_tf.compat.imports.stand_ins import register_compat
+from returnn_tf.compat.modules.contexts import BatchInfo, ControlFlowContext
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.names_of_dims import Types, dim_of_lengths
 from returnn_tf.config.settings.network import NetworkSettings
@@ -30,6 +31,8 @@ from returnn_tf.tensor.match import common_layout
 register_compat(__name__, "returnn.tf.util.data")
 
 __all__ = [
+    "BatchInfo",
+    "ControlFlowContext",
     "Data",
     "Dim",
     "DimensionTag",
@@ -77,6 +80,9 @@ class Dim(metaclass=_IsDim):
         elif first is not None:
             dimension = first
         dim = _Dim(kind or DimKind.SPATIAL, dimension, description or name or "")
+        for key in ("dyn_size_ext", "batch", "control_flow_ctx", "vocab"):
+            if others.get(key) is not None:
+                setattr(dim, key, others[key])
         return dim.with_priority(match_priority)
 
 
@@ -131,6 +137,8 @@ class Data(metaclass=_IsData):
         view.size_placeholder = options.get("size_placeholder")
         if options.get("beam") is not None:
             view.beam = options["beam"]
+        view.batch, view.control_flow_ctx = options.get("batch"), options.get("control_flow_ctx")
+        view.available_for_inference = options.get("available_for_inference", True)
         return view
 
     @staticmethod

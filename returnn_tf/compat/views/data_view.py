@@ -7,11 +7,14 @@ from typing import Any, Optional
 
 from returnn_tf.compat.views import size_tags
 from returnn_tf.compat.views.changed_data import changed_data
+from returnn_tf.compat.views.names_of_dims import axes_of_lengths
 from returnn_tf.compat.views.size_tags import LengthsOf, dim_of_lengths, lengths_with_dim
 from returnn_tf.config.errors import CodeError, ConfigError
 from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer_plan import HiddenState
 from returnn_tf.ops.frames.shape import moved_axis_perm, to_layout, transpose
 from returnn_tf.tensor import Beam, Data, Dim, DimKind, resolve_axes, resolve_axis
+from returnn_tf.tensor.expected_dims import ImplicitDynSizeDim, ImplicitSparseDim, check_dims
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -35,6 +38,12 @@ class DataView:
         #: Lengths of the user's own, by dim.
         self.own_lengths: dict[Dim, Any] = {}
         self.name = name
+        #: Notes of a front end about where the tensor is computed, see `returnn_tf.compat.modules.contexts`.
+        self.batch: Any = None
+        self.control_flow_ctx: Any = None
+        self.available_for_inference = True
+        #: Of the template of a recurrent layer: the layout of its state.
+        self.hidden_state: Optional[HiddenState] = None
 
     # --- template ---
 
@@ -160,6 +169,21 @@ class DataView:
         """Return the dim of the labels, or None."""
         return self.template.sparse_dim
 
+    @sparse_dim.setter
+    def sparse_dim(self, value: Optional[Dim]) -> None:
+        data = self.template
+        self._data = data.replace(sparse_dim=value, feature_axis=data.feature_axis if value is None else None)
+
+    @property
+    def feature_dim(self) -> Optional[Dim]:
+        """Return the dim of the feature axis, or None."""
+        return self.template.feature_dim
+
+    @property
+    def feature_dim_or_sparse_dim(self) -> Optional[Dim]:
+        """Return the dim of the labels, or of the feature axis, or None."""
+        return self.template.sparse_dim or self.template.feature_dim
+
     # --- derived ---
 
     @property
@@ -171,6 +195,53 @@ class DataView:
     def dims(self) -> tuple[Dim, ...]:
         """Return the dims in order."""
         return self.template.dims
+
+    @property
+    def dims_set(self) -> set[Dim]:
+        """Return the dims."""
+        return set(self.template.dims)
+
+    dim_tags_set = dims_set
+
+    @property
+    def dim_tags_set_implicit(self) -> set[Any]:
+        """Return the dims, with marks for those that the labels and the lengths depend on: for ``out_shape``."""
+        data = self.template
+        found: set[Any] = set(data.dims)
+        if data.sparse_dim is not None:
+            found.add(ImplicitSparseDim(data.sparse_dim))
+        if data.dynamic_axes and data.batch_axis is None:
+            found.update(
+                ImplicitDynSizeDim(dim) for axis in data.dynamic_axes for dim in axes_of_lengths(data.dims[axis])
+            )
+        return found
+
+    dims_set_implicit = dim_tags_set_implicit
+
+    @property
+    def dim_tags_set_implicit_only_wrapped(self) -> set[Any]:
+        """Return the marked ones of `dim_tags_set_implicit`."""
+        return {dim for dim in self.dim_tags_set_implicit if not isinstance(dim, Dim)}
+
+    def verify_out_shape(self, out_shape: Any, **options: Any) -> None:
+        """Check that the dims are these, as the option ``out_shape`` does.
+
+        :raises ConfigError: a dim is missing, or there is another one
+        """
+        del options
+        check_dims(self.template.map_dims(Dim.declared), out_shape, Dim.declared)
+
+    def get_kwargs(self, *, include_special_axes: bool = True) -> dict[str, Any]:
+        """Return the arguments of `Data` for the same template.
+
+        :param include_special_axes: whether to name the time and the feature axis
+        """
+        data = self.template
+        found: dict[str, Any] = {"name": self.name, "dim_tags": data.dims, "dtype": data.dtype}
+        if include_special_axes:
+            found.update(time_dim_axis=data.time_axis, feature_dim_axis=data.feature_axis)
+        optional = {"sparse_dim": data.sparse_dim, "vocab": data.vocab, "batch": self.batch}
+        return {**found, **{key: value for key, value in optional.items() if value is not None}}
 
     @property
     def batch_shape(self) -> tuple[Optional[int], ...]:
@@ -525,6 +596,8 @@ class DataView:
     def _with(self, data: Data, tensor: Any, name: Optional[str] = None) -> DataView:
         view = type(self)(data, tensor, self._ctx, name or self.name)
         view.own_lengths = dict(self.own_lengths)
+        view.batch, view.control_flow_ctx = self.batch, self.control_flow_ctx
+        view.available_for_inference, view.hidden_state = self.available_for_inference, self.hidden_state
         return view
 
     # --- copies of the template alone ---
@@ -584,6 +657,12 @@ class DataView:
         """Return a copy without the tensor, with a new time axis."""
         dim = Dim(DimKind.SPATIAL, None, "%s:time" % (name or self.name), auto=True)
         return self._with(self.template.with_axis(time_dim_axis, dim, time=True), None, name)
+
+    def copy_template_set_ctx(self, ctx: Any) -> DataView:
+        """Return a copy without the tensor, with a note about the loop or branch that it is in."""
+        view = self.copy_template()
+        view.control_flow_ctx = ctx
+        return view
 
     def _index(self, axis: str) -> int:
         return self.get_axis_from_description(axis)

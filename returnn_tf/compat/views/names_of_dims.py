@@ -6,11 +6,14 @@ them with those of templates, so that there must be one object for each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
+from weakref import WeakKeyDictionary
 
 from returnn_tf.compat.views import size_tags
-from returnn_tf.tensor import Dim, DimKind
+from returnn_tf.tensor import Dim, DimKind, batch_dim
+from returnn_tf.tensor.dim_expr import QuotientExpr, SumExpr
 
 
 class Types:
@@ -58,6 +61,101 @@ def is_equal(dim: Dim, other: Dim, **options: Any) -> bool:
     return one.agrees_with(two) or (one.is_batch and two.is_batch)
 
 
+class _Truth(int):
+    """A truth value that may be called for itself: an attribute of our dims that is a method of RETURNN's."""
+
+    def __call__(self) -> bool:
+        return bool(self)
+
+
+_TRUTHS = _Truth(0), _Truth(1)
+#: What front ends note about dims: templates of lengths, and where these are computed.
+_notes: WeakKeyDictionary[Dim, dict[str, Any]] = WeakKeyDictionary()
+
+
+def _note(name: str) -> property:
+    """Return an attribute that a front end may set; None before."""
+
+    def get(dim: Dim) -> Any:
+        return _notes.get(dim, {}).get(name)
+
+    def set_to(dim: Dim, value: Any) -> None:
+        _notes.setdefault(dim, {})[name] = value
+
+    return property(get, set_to)
+
+
+def axes_of_lengths(dim: Dim) -> tuple[Dim, ...]:
+    """Return the axes of the lengths of a dynamic dim: those that a front end noted, else the batch."""
+    noted = _notes.get(dim, {}).get("dyn_size_ext")
+    if noted is not None:
+        return tuple(noted.dim_tags)
+    operands = [] if dim.expr is None else [each for each in dim.expr.args if each.is_dynamic]
+    return tuple(dict.fromkeys(axis for each in operands for axis in axes_of_lengths(each))) or (batch_dim,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """The expression of a derived dim, as an operation on dims.
+
+    :param kind: "constant", "add", "mul", "ceildiv_right" or "floordiv_right"
+    """
+
+    kind: str
+    inputs: Sequence[Dim]
+    attribs: Optional[Mapping[str, Any]] = None
+
+
+def derived_from_op(dim: Dim) -> Optional[Op]:
+    """Return the operation that a derived dim is the result of; None for other dims."""
+    expr = dim.expr
+    if isinstance(expr, QuotientExpr):
+        by = _constant(dim, expr.by) if isinstance(expr.by, int) else expr.by
+        return Op("ceildiv_right" if expr.up else "floordiv_right", (expr.dim, by))
+    if not isinstance(expr, SumExpr):
+        return None
+    if not expr.args:
+        return Op("constant", (), {"value": expr.terms.get((), 0)})
+    parts: list[Dim] = []
+    for factors, coefficient in expr.terms.items():
+        part = [_constant(dim, coefficient)] if coefficient != 1 or not factors else []
+        parts.append(_product([*part, *factors]))
+    if len(parts) > 1:
+        return Op("add", parts)
+    ((factors, coefficient),) = expr.terms.items()
+    return Op("mul", [*([_constant(dim, coefficient)] if coefficient != 1 else []), *factors])
+
+
+def _constant(dim: Dim, value: int) -> Dim:
+    """Return the dim of a number."""
+    return dim * 0 + value
+
+
+def _product(factors: Sequence[Dim]) -> Dim:
+    result = factors[0]
+    for factor in factors[1:]:
+        result = result * factor
+    return result
+
+
+def derived_from_tag(dim: Dim) -> Optional[Dim]:
+    """Return the first operand of a derived dim, or None."""
+    return dim.expr.args[0] if dim.expr is not None and dim.expr.args else None
+
+
+def itself(dim: Dim, *args: Any, **options: Any) -> Dim:
+    """Return the dim: it is the same one in each batch, loop and branch.
+
+    :param args: a batch and a loop or branch
+    """
+    del args, options
+    return dim
+
+
+def nothing(dim: Dim, *args: Any, **options: Any) -> None:
+    """Do nothing: lengths of derived dims are computed where they are needed."""
+
+
 #: Attribute of `Dim` -> what it is.
 NAMES: Mapping[str, Any] = {
     "Types": Types,
@@ -67,7 +165,23 @@ NAMES: Mapping[str, Any] = {
     "is_batch_dim": lambda dim: dim.is_batch,
     "is_feature_dim": lambda dim: dim.kind is DimKind.FEATURE,
     "is_spatial_dim": lambda dim: dim.kind is DimKind.SPATIAL,
+    "is_dynamic": property(lambda dim: _TRUTHS[dim.size is None and not dim.is_batch]),
+    "is_static": lambda dim: dim.size is not None,
+    "is_dim_known": lambda dim: True,
     "is_equal": is_equal,
+    "auto_generated": property(lambda dim: dim.auto),
+    "derived_from_op": property(derived_from_op),
+    "derived_from_tag": property(derived_from_tag),
+    "get_same_base": Dim.declared,
+    "get_for_batch_ctx": itself,
+    "get_for_batch": itself,
+    "complete_dyn_size": nothing,
+    "reset_batch_ctx": nothing,
+    "short_repr": str,
+    "dyn_size_ext": _note("dyn_size_ext"),
+    "batch": _note("batch"),
+    "control_flow_ctx": _note("control_flow_ctx"),
+    "vocab": _note("vocab"),
 }
 for _name, _value in NAMES.items():
     setattr(Dim, _name, _value)

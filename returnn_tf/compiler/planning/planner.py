@@ -146,6 +146,7 @@ class Planner(NetworkPlanner):
     :param inputs: data key -> node, for nested networks
     :param zone: the loop and its zone
     :param main: of an extra network: plans the main one
+    :param given: layers of the network that are planned already, by name
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class Planner(NetworkPlanner):
         inputs: Optional[Mapping[str, Node]] = None,
         zone: Optional[tuple[LoopPlanner, Zone]] = None,
         main: Optional[Planner] = None,
+        given: Optional[Mapping[str, Node]] = None,
     ) -> None:
         self.compilation = compilation
         self.scope = scope
@@ -172,8 +174,8 @@ class Planner(NetworkPlanner):
         self._zone = zone
         self._main = main
         self._extra_networks: dict[str, Planner] = {}
-        self._nodes: dict[str, Node] = {}
-        self._marks: dict[str, str] = {}
+        self._nodes: dict[str, Node] = dict(given or {})
+        self._marks: dict[str, str] = dict.fromkeys(self._nodes, _DONE)
         #: Layers that are not planned, of which layers inside are needed before, with the planner of their network.
         self._begun: dict[str, tuple[Node, Planner]] = {}
         #: Layers that have their sources and options.

@@ -35,6 +35,7 @@ from returnn_tf.util.lazy_tf import tf
 #: Of the options that every layer has, those that such classes see.
 _BASE = ("n_out", "out_type", "target", "trainable", "initial_output")
 _TRANSFORM: Any = vars(LayerBase)["transform_config_dict"].__func__
+_SPECIFIC_TRANSFORM: Any = vars(SpecificLayer)["transform_config_dict"].__func__
 #: Stands for an option that is not given.
 ABSENT: Any = type("_Absent", (), {"__repr__": lambda self: "(not given)"})()
 
@@ -77,7 +78,7 @@ class ConfigLayer(Planned[ConfigLayerPlan]):
         """Return whether the class needs sources: not if it sets ``from`` itself."""
         method = cls.config_class.transform_config_dict
         own_class = own_class_of(cls.config_class)
-        if own_class is not None and method.__func__ is _TRANSFORM:
+        if own_class is not None and method.__func__ is _SPECIFIC_TRANSFORM:
             return own_class.takes_data(options)
         return method.__func__ is _TRANSFORM or "from" not in method.__code__.co_consts
 

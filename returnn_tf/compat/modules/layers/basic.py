@@ -6,11 +6,13 @@ from typing import Any
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules.layers.base_template import concat_view
+from returnn_tf.compat.modules.layers.internal import InternalLayer
 from returnn_tf.compat.modules.layers.layer_base import CopyLayer, LayerBase, _ConcatInputLayer
 from returnn_tf.compat.modules.layers.loss_base import Loss
 from returnn_tf.compat.modules.layers.registering import (
     SelectSearchSourcesLayer,
     auto_register_layer_classes,
+    get_layer_class,
     register_layer_class,
     register_loss_class,
 )
@@ -21,6 +23,7 @@ register_compat(__name__, "returnn.tf.layers.base")
 
 __all__ = [
     "CopyLayer",
+    "InternalLayer",
     "LayerBase",
     "Loss",
     "SelectSearchSourcesLayer",
@@ -28,6 +31,7 @@ __all__ = [
     "auto_register_layer_classes",
     "concat_sources",
     "get_concat_sources_data_template",
+    "get_layer_class",
     "register_layer_class",
     "register_loss_class",
 ]

@@ -10,7 +10,7 @@ from returnn_tf.compat.modules.layers.adapter import ABSENT, ConfigLayer, own_cl
 from returnn_tf.compat.modules.layers.layer_base import LayerBase
 from returnn_tf.compat.modules.layers.loss_adapter import ConfigLoss
 from returnn_tf.compat.modules.layers.loss_base import Loss
-from returnn_tf.compat.modules.layers.specific import SpecificLayer
+from returnn_tf.compat.modules.layers.specific import SpecificLayer, base_of
 from returnn_tf.config.errors import CodeError
 from returnn_tf.config.options import declared_options, option
 from returnn_tf.graph.layer import Layer
@@ -51,6 +51,18 @@ def register_layer_class(layer_class: Any) -> None:
     }
     adapter = _subclass(layer_class, ConfigLayer, facts)
     LAYERS.add(adapter, name, owner=layer_class)
+
+
+def get_layer_class(name: Any, raise_exception: bool = True) -> Any:
+    """Return the class of a name in networks: that of the config, or the base that stands for the one of ours.
+
+    :param raise_exception: whether an unknown name is an error; otherwise it gives None
+    :raises ConfigError: there is none
+    """
+    if not raise_exception and LAYERS.find(name) is None:
+        return None
+    found = LAYERS.get(name, "get_layer_class")
+    return found.config_class if issubclass(found, ConfigLayer) else base_of(found)
 
 
 def register_loss_class(loss_class: Any) -> None:

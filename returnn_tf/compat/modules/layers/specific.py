@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Optional
+from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.compat.modules.layers.base_template import concat_view
 from returnn_tf.compat.modules.layers.host import HOST
 from returnn_tf.compat.modules.layers.layer_base import BASE_OPTIONS, LayerBase
+from returnn_tf.compat.modules.layers.templates import template_of_layer
 from returnn_tf.compat.views.data_view import DataView
 from returnn_tf.compat.views.layer_view import LayerView
-from returnn_tf.config.errors import CodeError
+from returnn_tf.compat.views.network_view import NetworkView
+from returnn_tf.config.option_values import map_strings
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.registry import LAYERS
@@ -61,14 +63,39 @@ class SpecificLayer(LayerBase):
     @classmethod
     def get_out_data_from_opts(cls, **kwargs: Any) -> DataView:
         """Return the template of the layer of ours."""
-        sources = [source.node for source in kwargs.get("sources") or ()]
-        host = HOST.get()
+        own, sources = _options(cls.own_class, kwargs), kwargs.get("sources") or ()
+        host, name = HOST.get(), str(kwargs.get("name", "output"))
         if host is None:
-            raise CodeError("%s.get_out_data_from_opts: there is no network here." % cls.__name__)
-        template = host.own_template(cls.own_class, _options(cls.own_class, kwargs), sources)
-        return DataView(template, None, None, str(kwargs.get("name", "output")))
+            own.update({key: kwargs[key] for key in _CHECKS if kwargs.get(key) is not None})
+            return template_of_layer(name, {"class": cls.own_class.class_name, **own}, sources, kwargs.get("network"))
+        template = host.own_template(cls.own_class, own, [source.node for source in sources])
+        return DataView(template, None, None, name)
+
+    @classmethod
+    def transform_config_dict(cls, d: dict[str, Any], network: Any, get_layer: Callable[[str], Any]) -> None:
+        """Replace names of layers in the options by layers.
+
+        In the layer of a config, the layer of ours resolves those of its own options.
+
+        :param d: the options of the layer, to be changed in place
+        :param get_layer: returns the view of a layer
+        """
+        super().transform_config_dict(d, network, get_layer)
+        if isinstance(network, NetworkView):
+            return
+        for info in declared_options(cls.own_class).values():
+            if info.refs and d.get(info.name) is not None:
+                d[info.name] = map_strings(info, d[info.name], get_layer)
+
+    @classmethod
+    def fixup_out_data(cls, output: DataView, **kwargs: Any) -> DataView:
+        """Return the template as it is."""
+        del kwargs
+        return output
 
 
+#: Options of every layer that are checked with the template.
+_CHECKS = ("out_shape", "size_target")
 #: The arguments of `LayerBase`.
 _BASE_ARGUMENTS = BASE_OPTIONS | {"name", "network", "output", "sources", "rec_previous_layer"}
 
@@ -91,15 +118,26 @@ def _class_names() -> Mapping[str, str]:
 
 
 @functools.cache
+def _class_of(name: str) -> Optional[type[Layer]]:
+    """Return the class of ours for the name of one of RETURNN's, such as "LinearLayer", or None."""
+    class_name = _class_names().get(name[: -len("Layer")].lower()) if name.endswith("Layer") else None
+    return LAYERS.find(class_name)
+
+
+@functools.cache
+def base_of(own_class: type[Layer]) -> type[SpecificLayer]:
+    """Return the base that stands for a layer class of ours."""
+    name = own_class.class_name
+    doc = "The layer class %r as a base." % name
+    facts = {"own_class": own_class, "layer_class": name, "__doc__": doc, "__module__": __name__}
+    return type(own_class.__name__, (SpecificLayer,), facts)
+
+
 def specific_layer(name: str) -> Optional[type[SpecificLayer]]:
     """Return the base for one of RETURNN's layer classes, such as "LinearLayer"; None if there is none of ours."""
-    class_name = _class_names().get(name[: -len("Layer")].lower()) if name.endswith("Layer") else None
-    own_class = LAYERS.find(class_name)
-    if own_class is None or not own_class.__module__.startswith("returnn_tf.") or own_class.__module__ == __name__:
-        return None
-    doc = "The layer class %r as a base." % class_name
-    facts = {"own_class": own_class, "layer_class": class_name, "__doc__": doc, "__module__": __name__}
-    return type(name, (SpecificLayer,), facts)
+    own_class = _class_of(name)
+    # mypy takes a class with fields for unhashable
+    return None if own_class is None else base_of(own_class)  # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> Any:
