@@ -8,7 +8,7 @@ from typing import Any, Optional
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import LayerOrNumber, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Node, Planned
+from returnn_tf.graph.layer import AxisOption, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
@@ -55,6 +55,9 @@ class PositionalEncodingLayer(ConcatInputLayer, Planned[PositionalEncodingPlan])
     has_memory = True
     computes_all_steps = True
     add_to_input: bool = option(False, help="add the encoding to the source instead of replacing it")
+    axis: Optional[AxisOption] = option(
+        None, help="axis of the frames; default: time. In a loop, single_step_dim or the dim of its steps"
+    )
     constant: int = option(-1, help="if not negative: this position for all frames")
     offset: Optional[LayerOrNumber] = option(
         None, help="number or layer [batch] or [batch, time] to add to the positions", refs=True
@@ -63,7 +66,7 @@ class PositionalEncodingLayer(ConcatInputLayer, Planned[PositionalEncodingPlan])
     def template(self, ctx: PlanContext) -> PositionalEncodingPlan:
         """Infer the output: the feature axis replaced, for sparse sources appended."""
         data = self.input_template(ctx)
-        frames, axis = frames_of(ctx, data)
+        frames, axis = frames_of(ctx, data, "T" if self.axis is None else self.axis)
         if axis is None and frames.batch_axis is not None:
             steps = Data((frames.dims[frames.batch_axis],), "int32")
         else:

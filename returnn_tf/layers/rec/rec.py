@@ -129,6 +129,10 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
     recurrent_weights_init: Init = option(None, help="initialiser of the recurrent weights (default glorot_uniform)")
     bias_init: Init = option(None, help="initialiser of the biases (default: 0, in the gates of a GRU 1)")
     back_prop: Optional[bool] = option(None, help="False: no gradient through the recurrence")
+    use_global_rec_step_offset: bool = option(
+        False, help="count the steps of a loop on from batch to batch", unsupported="':i' counts the steps of each loop"
+    )
+    debug: Optional[bool] = option(None, help="print how the loop is built", inert="`returnn-tf check` shows it")
     unroll: bool = option(False, help="unroll the loop", inert="loops are never unrolled")
     max_seq_len: Union[None, str, int] = option(None, help="step network: maximum number of steps, or an expression")
     max_seq_len_via: OptionalLayerRef = option(

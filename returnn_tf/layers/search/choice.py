@@ -114,6 +114,11 @@ class ChoiceLayer(Planned[ChoicePlan]):
     """
 
     beam_size: int = option(help="number of hypotheses to keep per sequence")
+    add_to_beam_scores: bool = option(
+        True,
+        help="add the scores of the labels to those of the hypotheses",
+        unsupported="hypotheses are always ranked by all their labels; prob_scale 0 leaves this one out",
+    )
     keep_beams: bool = option(False, help="continue every hypothesis by beam_size / (number of hypotheses) labels")
     search: Optional[bool] = option(None, help="False: follow the target in search too; True: search in training too")
     input_type: str = option("prob", choices=_INPUT_TYPES, help="kind of the source values")

@@ -8,13 +8,14 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, at_least, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer, Node, Planned
+from returnn_tf.graph.layer import AxisOption, Layer, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.loop_axis import check_single_step
 from returnn_tf.ops.sequence.edit_distance import edit_distance
 from returnn_tf.ops.sequence.edit_distance_table import completions, first_row, next_row
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -33,9 +34,14 @@ class EditDistanceLayer(Layer):
     needs_sources = False
     a: LayerRef = option(help="layer with labels [batch, time]", refs=True)
     b: LayerRef = option(help="layer with labels [batch, time]", refs=True)
+    a_spatial_dim: Optional[Dim] = option(None, help="the time axis of ``a``; checked")
+    b_spatial_dim: Optional[Dim] = option(None, help="the time axis of ``b``; checked")
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: [batch]."""
+        for dim, node in ((self.a_spatial_dim, self.a), (self.b_spatial_dim, self.b)):
+            if dim is not None:
+                ctx.axis(node.output, dim)
         for name, node in (("a", self.a), ("b", self.b)):
             _check_labels(ctx, name, node.output)
         data = self.a.output
@@ -107,8 +113,11 @@ class EditDistanceTableLayer(_WithReference, Planned[EditDistanceTablePlan]):
             "output": {"class": "copy", "from": "loop/best"}}
     """
 
+    axis: Optional[AxisOption] = option(None, help="single_step_dim or the dim of the steps of the loop; checked")
+
     def template(self, ctx: PlanContext) -> EditDistanceTablePlan:
         """Infer the output: [batch, reference + 1]."""
+        check_single_step(ctx, self.axis)
         if not ctx.in_step:
             raise ctx.error("this layer computes one row per step of a loop. Put it into the unit of a 'rec' layer.")
         data = ctx.single_source()

@@ -14,11 +14,12 @@ from returnn_tf.config.options import OptionValueError, option
 from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.vocabulary import read_labels
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer import AxisOption, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Code
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.loop_axis import check_single_step
 from returnn_tf.ops.sequence.ngram import LabelScorer, load_ngram_model
 from returnn_tf.util.lazy_tf import tf
 
@@ -76,11 +77,14 @@ class KenLmLayer(Planned[KenLmPlan]):
     vocab_unknown_label: str = option("UNK", help="the label for words unknown to the model")
     bpe_merge_symbol: Optional[str] = option(None, help="suffix of word pieces that are continued, e.g. '@@'")
     input_step_offset: int = option(0, help="labels of earlier steps are ignored; 1 for 'prev:output'")
+    axis: Optional[AxisOption] = option(None, help="single_step_dim or the dim of the steps of the loop; checked")
+    debug: bool = option(False, help="print the labels", inert="add a 'print' layer to see them")
     dense_output: bool = option(False, help="output the scores of all possible next labels, as features")
 
     def template(self, ctx: PlanContext) -> KenLmPlan:
         """Infer the output: [batch], or with dense_output [batch, labels]."""
         source = ctx.single_source()
+        check_single_step(ctx, self.axis)
         if not ctx.in_step:
             raise ctx.error("scores the labels of a loop step by step: put it into the unit of a 'rec' layer.")
         path, vocab = (path_of(getattr(self, name), where=name) for name in ("lm_file", "vocab_file"))

@@ -37,6 +37,18 @@ def means_steps(ctx: PlanContext, data: Data, desc: Any) -> bool:
     return in_loop and (tag or isinstance(desc, Dim)) and not ctx.has_axis(data, desc)
 
 
+def check_single_step(ctx: PlanContext, desc: Any) -> None:
+    """Check the option ``axis`` of a layer which only computes one step of a loop; None: it is not given.
+
+    :raises ConfigError: it names an axis of the source
+    """
+    if desc is not None and not means_steps(ctx, ctx.single_source(), desc):
+        raise ctx.error(
+            "computes one step of a loop, so axis must be single_step_dim or the dim of its steps, not %s. Put the "
+            "layer into the unit of a 'rec' layer." % (desc,)
+        )
+
+
 def with_steps(ctx: PlanContext, data: Data) -> Data:
     """Return the template with the axis of all steps of the enclosing loop, in front if it is equal in all of them."""
     assert ctx.loop_dim is not None

@@ -89,6 +89,8 @@ class ClassesToLengthDistributionLayer(SegmentTargetsLayer):
         network = {"output": {"class": "classes_to_length_distribution", "window": 3, "from": "data"}}
     """
 
+    scale: float = option(1.0, help="scale of the lengths", unsupported="the output is 1 at the length of each run")
+
     def template(self, ctx: PlanContext) -> SegmentsPlan:
         """Infer the output: segments, one frame, window."""
         found = self.segments(ctx)
