@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -39,7 +40,7 @@ _UNOPTIMIZED = ("tests/compiler/", "tests/layers/", "tests/ops/")
 
 
 class Quickness:
-    """Has the process spend less on what is not tested: garbage collection and the optimization of graphs.
+    """Has the process spend less on what is not tested: garbage collection, optimization of graphs, start of processes.
 
     Tracing makes millions of objects, few of them in cycles. With the default thresholds the garbage collector passes
     over TensorFlow's modules again and again.
@@ -51,6 +52,8 @@ class Quickness:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if "returnn_tf.datasets.processes.process" in sys.modules:
+            importlib.import_module("tests.loading").fork_loading(item.get_closest_marker("own_process") is None)
         if "tensorflow.python.ops.while_v2" not in sys.modules:
             return
         if not self.frozen:

@@ -1,8 +1,8 @@
-"""Runs Python programs in processes that begin with TensorFlow imported, which takes 3 seconds otherwise.
+"""Runs Python programs in processes that begin with TensorFlow and the package imported: 4 seconds otherwise.
 
-A server, started once by a process of pytest, imports TensorFlow, runs no op of it, and forks for every program. The
-program has its own session, folder, environment, arguments, ``sys.path`` and output, and is imported and run as by
-``python``; the package itself is not imported before. What the start of a process, its signals or the environment of
+A server, started once by a process of pytest, imports them, runs no op, and forks for every program. The program has
+its own session, folder, environment, arguments, ``sys.path`` and output, and is imported and run as by ``python``. Its
+trainings fork the processes that load data. What the start of a process, its signals, its imports or the environment of
 TensorFlow are the subject of starts a process by itself.
 """
 
@@ -103,10 +103,17 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 def serve() -> None:
     """Fork for each line of the input. In the new process this runs the program, and returns at its end."""
-    sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]
-    del sys.modules["tests.processes"], sys.modules["tests"]
     import h5py  # noqa: F401
     import tensorflow  # noqa: F401
+
+    import returnn_tf.cli.main
+    from tests.loading import fork_loading
+
+    assert returnn_tf.Network and returnn_tf.Trainer  # which are imported when they are used
+    fork_loading()
+    sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
 
     for line in open(0, "rb", buffering=0, closefd=False):
         pid = os.fork()

@@ -25,6 +25,8 @@ from returnn_tf.datasets.text.lm import InvalidSequence
 from tests.datasets.recorded import ROOT
 from tests.waiting import LONG, until
 
+pytestmark = pytest.mark.own_process
+
 TASK = {"class": "Task12AX", "num_seqs": 30, "name": "train"}
 
 

@@ -18,6 +18,8 @@ from tests.datasets.streams import Streamed
 from tests.datasets.test_combined import static
 from tests.waiting import until
 
+pytestmark = pytest.mark.own_process
+
 CASES = cases("MultiProcDataset")
 
 

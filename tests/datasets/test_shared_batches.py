@@ -17,7 +17,10 @@ from returnn_tf.util.host_tensors import SharedMemory, host_tensor
 from returnn_tf.util.lazy_tf import tf
 from tests.waiting import until
 
-pytestmark = pytest.mark.skipif(not can_share(os.getpid()), reason="needs Linux")
+pytestmark = [
+    pytest.mark.own_process,
+    pytest.mark.skipif(not can_share(os.getpid()), reason="needs Linux"),
+]
 
 FRAMES = MIN_BYTES // 4 // 8  # of 8 numbers: two such sequences are shared, labels are not
 

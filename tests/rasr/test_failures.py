@@ -16,6 +16,8 @@ from returnn_tf.rasr.processes import process as rasr_process
 from tests.rasr.test_extern import EMULATOR, dataset_of, tags
 from tests.waiting import LONG, until
 
+pytestmark = pytest.mark.own_process
+
 
 def _runs(pid):
     """Return whether a process runs; one that is dead but not waited for does not."""

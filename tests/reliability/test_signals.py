@@ -127,7 +127,7 @@ def test_the_code_for_a_cluster_that_starts_the_job_again(warm: toy.Warm, tmp_pa
 def test_no_process_of_a_run_lives_longer(warm: toy.Warm, tmp_path: pathlib.Path, name: str) -> None:
     """The loading processes of the datasets end at once, however the run ends; seconds if the machine is busy."""
     toy.write_config(tmp_path, num_epochs=10000)
-    pid = warm.start(tmp_path)
+    pid = warm.start(tmp_path, own_process=True)
     toy.wait_for_text(warm, pid, tmp_path, "start train epoch 2")
     session = processes_of(pid)
     assert len(session) >= 3  # the run, train and dev

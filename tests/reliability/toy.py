@@ -1,7 +1,7 @@
 """The run on which reliability is tested: a small net, chunked ragged data, and all that has state in a training.
 
-As a program it is a server which has TensorFlow imported already and forks a run for each request, because the import
-takes many times longer than such a run: see :class:`Warm`.
+As a program it is a server which has TensorFlow and the package imported already and forks a run for each request,
+because the import takes many times longer than such a run: see :class:`Warm`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from typing import Any, Optional
 
 import numpy as np
 
+import returnn_tf
+from returnn_tf.cli.main import main as returnn_tf_main
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
+from tests.loading import fork_loading
 from tests.results import reproducible
 from tests.waiting import LONG, until
 
@@ -128,7 +131,10 @@ def assert_same_end(folder: pathlib.Path, expected: pathlib.Path) -> None:
 
 
 class Warm:
-    """Runs of the program, forked from a process that has imported everything. Use it as a context manager."""
+    """Runs of the program, forked from a process that has imported everything. Use it as a context manager.
+
+    The processes that load their data are forked, too; with ``own_process`` they are fresh, as users have them.
+    """
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
@@ -153,10 +159,10 @@ class Warm:
         self._server.wait(LONG)
         self._server.stdout.close()
 
-    def start(self, folder: pathlib.Path, **overrides: Any) -> int:
+    def start(self, folder: pathlib.Path, *, own_process: bool = False, **overrides: Any) -> int:
         """Starts a run in a folder with a config, in a session of its own; its process id."""
         assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps([str(folder), arguments(**overrides)]).encode() + b"\n")
+        self._server.stdin.write(json.dumps([str(folder), arguments(**overrides), own_process]).encode() + b"\n")
         self._server.stdin.flush()
         pid = int(self._event("pid")[0])
         self._running.add(pid)
@@ -215,7 +221,7 @@ def _send(kind: str, pid: int, code: int = 0) -> None:
     os.write(1, json.dumps([kind, pid, code]).ljust(_MESSAGE - 1).encode() + b"\n")
 
 
-def _fork_run(folder: str, args: list[str]) -> int:
+def _fork_run(folder: str, args: list[str], own_process: bool) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -225,11 +231,10 @@ def _fork_run(folder: str, args: list[str]) -> int:
     log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(number, target)
+    fork_loading(not own_process)
     code = 1
     try:
-        from returnn_tf.cli.main import main  # the program is not needed by those who import this module
-
-        code = main(args)
+        code = returnn_tf_main(args)
     finally:
         sys.stdout.flush()
         os._exit(code)
@@ -239,6 +244,7 @@ def _serve() -> None:
     """Fork a run for each line of the input, and report its process id and, later, how it ended."""
     import tensorflow  # noqa: F401  this is what takes the time
 
+    assert returnn_tf.Network and returnn_tf.Trainer  # which are imported when they are used
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = open(0, "rb", buffering=0)  # unbuffered, so that select sees what is left
     running: list[int] = []
