@@ -172,7 +172,13 @@ def hypotheses(lines):
 
 #: max_seq_len of the network -> numbers of labels that are found
 @pytest.mark.parametrize(
-    ("limit", "counts"), [(15, [3, 2, 4]), (3, [3, 2, 3]), (2, [2, 2, 2]), ("max_len_from('base:enc')", [5, 2, 4])]
+    ("limit", "counts"),
+    [
+        pytest.param(15, [3, 2, 4], marks=pytest.mark.long),
+        (3, [3, 2, 3]),
+        pytest.param(2, [2, 2, 2], marks=pytest.mark.long),
+        ("max_len_from('base:enc')", [5, 2, 4]),
+    ],
 )
 def test_both_search_label_by_label(c_decoder, cpp_decoder, tmp_path, limit, counts):
     """The best hypothesis and its score are those of the search in the network, also where its limit cuts them off.

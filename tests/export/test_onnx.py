@@ -226,7 +226,8 @@ def test_integers_are_divided_as_in_tensorflow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("search", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long  # test_integers_of_64_bits_named_axes_and_metadata has a beam search
+@pytest.mark.parametrize("search", [False, True])
 def test_label_loop(tmp_path: Path, search: bool) -> None:
     """A greedy loop that ends by itself, and a beam search, for any number of sequences."""
     unit = {

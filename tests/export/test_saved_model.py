@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 
 import numpy as np
 import pytest
@@ -34,8 +35,7 @@ LSTM = {
 
 
 @pytest.mark.slow
-@pytest.mark.own_process
-@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize("portable", [pytest.param(False, marks=pytest.mark.own_process), True])
 def test_lstm_natively_and_portable(tmp_path, portable):
     """The outputs are those of `Network.run`; only the native form needs a library, which lies beside the graph."""
     net = network(LSTM)
@@ -54,6 +54,15 @@ def test_lstm_natively_and_portable(tmp_path, portable):
     assert os.listdir(tmp_path) == ["out"]  # nothing is left of the staging folder
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Return the folder of an export of a small network."""
+    net = network({"output": {"class": "copy", "from": "data"}})
+    folder = str(tmp_path_factory.mktemp("exported") / "out")
+    returnn_tf.export(net, folder, portable=True)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "change, message",
@@ -70,11 +79,10 @@ def test_lstm_natively_and_portable(tmp_path, portable):
         (lambda facts: facts.pop("signature"), "lacks the entry 'signature'"),
     ],
 )
-def test_a_side_file_that_is_not_ours(tmp_path, capfd, change, message):
+def test_a_side_file_that_is_not_ours(exported, tmp_path, capfd, change, message):
     """Its libraries are those in the folder of the export, and what is missing is one line."""
-    net = network({"output": {"class": "copy", "from": "data"}})
     folder = tmp_path / "out"
-    returnn_tf.export(net, str(folder), portable=True)
+    shutil.copytree(exported, folder)
     facts = read_side_file(str(folder))
     change(facts)
     (folder / "model.json").write_text(json.dumps(facts))

@@ -56,8 +56,13 @@ def check_search(net, config, folder, feed, **options):
     return found
 
 
+_IN_RULES = ("language_model", "transducer")  # of which RULES has variants
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in _IN_RULES)) for name in MODELS]
+)
 def test_search_over_steps(name, tmp_path):
     """The beam search over exported steps gives the hypotheses and scores of the search of the network."""
     config = config_of(MODELS[name]())

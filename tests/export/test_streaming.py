@@ -293,9 +293,10 @@ RUNNERS = {"saved_model": load, "frozen": load, "onnx": onnx_runner, "tflite": t
     ("name", "to"),
     [
         ("language model", "saved_model"),
-        ("language model", "frozen"),
+        pytest.param("language model", "frozen", marks=pytest.mark.long),
         *(("Transformer language model", to) for to in RUNNERS),
-        *(("its layers in a loop, step by step", to) for to in ("saved_model", "onnx")),
+        pytest.param("its layers in a loop, step by step", "saved_model", marks=pytest.mark.long),
+        ("its layers in a loop, step by step", "onnx"),
     ],
 )
 def test_exported(tmp_path, name, to):
