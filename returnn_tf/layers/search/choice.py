@@ -14,7 +14,7 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.graph.same_labels import SameLabels, same_labels
-from returnn_tf.layers.search.choice_scores import log_probs_of
+from returnn_tf.layers.search.choice_scores import log_probs_of, valid_labels
 from returnn_tf.layers.search.choice_step import ChoiceStep
 from returnn_tf.layers.search.choice_truth import true_label
 from returnn_tf.tensor import Data, Dim
@@ -89,6 +89,9 @@ class ChoiceLayer(Planned[ChoicePlan]):
     Several sources: of each the best ``source_beam_sizes`` labels are kept, and all combinations of them compete by the
     sum of their scores. The labels of source i are the part ``<layer>/out_<i>``; the layer itself has those of the
     first.
+
+    The labels may be positions: frames of an axis that is the feature axis of the source. They end with the length of
+    each sequence; positions behind it are never chosen.
 
     Recombination (``recombine``): of equivalent hypotheses the best one survives, with its own score ("max") or with
     the sum of the probabilities ("sum"). Hypotheses are equivalent if the layer ``recombine_by`` outputs the same
@@ -302,12 +305,17 @@ class ChoiceLayer(Planned[ChoicePlan]):
 
     def _labels_of(self, ctx: PlanContext, source: Data, target: Optional[str]) -> Data:
         dim = ctx.need_feature(source)
-        size = ctx.need_static(dim, "the number of labels")
-        if self.n_out is not None and self.n_out != size:
-            raise SearchError("n_out is %d, but the source %s has scores for %d labels." % (self.n_out, source, size))
-        labels = ctx.planner.target_data(ctx.node, target).sparse_dim if target else None
-        if labels is None or labels.size != size:
-            labels = ctx.new_feature(size, "%s:labels" % ctx.node.path)
+        labels: Optional[Dim] = dim
+        if dim.size is not None:
+            labels = ctx.planner.target_data(ctx.node, target).sparse_dim if target else None
+            if labels is None or labels.size != dim.size:
+                labels = ctx.new_feature(dim.size, "%s:labels" % ctx.node.path)
+        elif len(self.sources) > 1:
+            raise SearchError(
+                "a choice of positions, whose number is dynamic, has a single source, but not %s." % source
+            )
+        if self.n_out is not None and self.n_out != dim.size:
+            raise SearchError("n_out is %d, but the source %s has scores for %s labels." % (self.n_out, source, dim))
         data = source.without_axes([source.feature_axis] if source.feature_axis is not None else [])
         if data.rank != 1:
             raise SearchError("the source must be [batch, labels] in a step, but it is %s." % source)
@@ -363,6 +371,8 @@ class ChoiceLayer(Planned[ChoicePlan]):
         labels = []
         for i, (source, truth) in enumerate(zip(self.sources, truths)):
             log_probs = log_probs_of(ctx, source, self.input_type)
+            valid = valid_labels(ctx, source)
+            log_probs = log_probs if valid is None else tf.where(valid, log_probs, float("-inf"))
             drawn = tf.random.stateless_categorical(log_probs, 1, ctx.seed("sample %d" % i), dtype=tf.int32)[:, 0]
             labels.append(tf.where(keep, truth, drawn))
         return labels

@@ -10,6 +10,7 @@ from returnn_tf.graph.aux_values import PRE_ACTIVATION
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.ops.activations import clipped_log
+from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.ops.sequence.beam import ended_best, ended_scores
 from returnn_tf.ops.sequence.best_labels import best_of_log_softmax
 from returnn_tf.util.lazy_tf import tf
@@ -51,7 +52,7 @@ def all_candidates(log_probs: Any, ended: Any, ended_label: Optional[Any]) -> Ca
     :param ended: bool [batch, beam]
     :param ended_label: [batch, beam]: the label that continues an ended hypothesis; default 0
     """
-    x = tf.reshape(log_probs, [-1, ended.shape[1], log_probs.shape[-1]])
+    x = tf.reshape(log_probs, [-1, ended.shape[1], size_of(log_probs, -1)])
     return Candidates(ended_scores(x, ended, ended_label))
 
 
@@ -92,14 +93,35 @@ def best_log_probs(ctx: EmitContext, source: Node, input_type: str, count: int) 
     return found
 
 
+def chooses_positions(source: Node) -> bool:
+    """Return whether the labels that a source scores are positions, whose number is dynamic."""
+    dim = source.output.feature_dim
+    return dim is not None and dim.size is None
+
+
+def in_label_order(ctx: EmitContext, source: Node) -> Any:
+    """Return the scores [batch * beam, labels]; those of positions may be in another order of axes."""
+    data, x = source.output, ctx.value(source)
+    return tf.transpose(x) if data.rank == 2 and data.feature_axis == 0 else x
+
+
+def valid_labels(ctx: EmitContext, source: Node) -> Optional[Any]:
+    """Return which labels are no padding, bool [batch * beam, labels]; None: all, as their number is static."""
+    dim = source.output.feature_dim
+    if dim is None or not chooses_positions(source):
+        return None
+    return tf.sequence_mask(tf.broadcast_to(ctx.lens(dim), [tf.shape(in_label_order(ctx, source))[0]]), ctx.size(dim))
+
+
 def log_probs_of(ctx: EmitContext, source: Node, input_type: str) -> Any:
     """Return the log probabilities [batch * beam, labels]; for a softmax layer from the values before the softmax."""
-    x = ctx.value(source)
+    x = in_label_order(ctx, source)
     if input_type == "log_prob":
         return x
     if input_type == "logits":
-        return tf.nn.log_softmax(x)
+        valid = valid_labels(ctx, source)
+        return tf.nn.log_softmax(x if valid is None else tf.where(valid, x, x.dtype.min))
     before = ctx.aux(source, PRE_ACTIVATION)
-    if before is not None and before.activation == "softmax":
+    if before is not None and before.activation == "softmax" and not chooses_positions(source):
         return tf.nn.log_softmax(before.values)
     return clipped_log(x)

@@ -19,7 +19,9 @@ from returnn_tf.layers.search.choice_scores import (
     all_candidates,
     best_candidates,
     best_log_probs,
+    chooses_positions,
     log_probs_of,
+    valid_labels,
 )
 from returnn_tf.layers.search.choice_truth import true_label, with_truth, without_truth
 from returnn_tf.loops.hypotheses import Hypotheses, normalized
@@ -51,6 +53,10 @@ class ChoiceStep:
         beam, first = hyps.beam, hyps.choices == 0
         found = self._candidates()
         scores = unmasked = self._combined(found.scores, self._base_scores())
+        valid = valid_labels(ctx, self._layer.sources[0])
+        if valid is not None:  # padded positions
+            valid = tf.reshape(valid, [-1, beam, tf.shape(valid)[1]])
+            scores = unmasked = tf.where(valid, scores, tf.constant(float("-inf"), scores.dtype))
         copies = tf.logical_and(tf.equal(hyps.step, 0), tf.range(beam) > 0)
         if first:
             # Before the first choice all hypotheses are copies of one.
@@ -62,6 +68,8 @@ class ChoiceStep:
         if first:
             empty = tf.logical_and(tf.equal(hyps.step, 0), tf.math.is_inf(best))
             source, candidate = tf.where(empty, 0, source), tf.where(empty, 0, candidate)
+        if valid is not None:  # there may be fewer positions than hypotheses
+            candidate = tf.where(tf.math.is_inf(best), 0, candidate)
         if self._layer.cheating:
             best, source, candidate = with_truth(unmasked, truth, hyps, (best, source, candidate))
         labels = found.labels(source, candidate)
@@ -89,7 +97,7 @@ class ChoiceStep:
         """Return whether others than the best labels of a hypothesis may be chosen, or are seen by the user's code."""
         layer = self._layer
         changes = layer.custom_score_combine is not None or layer.random_sample_scale or layer.prob_scale <= 0
-        return len(layer.sources) == 1 and bool(changes or layer.cheating)
+        return len(layer.sources) == 1 and bool(changes or layer.cheating or chooses_positions(layer.sources[0]))
 
     def _pool(self) -> int:
         """Return the number of continuations that are chosen before recombination."""

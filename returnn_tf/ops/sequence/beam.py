@@ -41,6 +41,9 @@ def best_of_each(scores: Any, beam: int) -> tuple[Any, Any, Any]:
     """
     before = scores.shape[1]
     each = beam // before
+    if scores.shape[2] is None:
+        missing = tf.maximum(each - tf.shape(scores)[2], 0)
+        scores = tf.pad(scores, [[0, 0], [0, 0], [0, missing]], constant_values=float("-inf"))
     best, labels = tf.math.top_k(scores, k=each)
     source = tf.broadcast_to(tf.range(before)[None, :, None], tf.shape(labels))
     flat = [tf.reshape(x, [-1, before * each]) for x in (best, source, labels)]
