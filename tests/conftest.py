@@ -40,10 +40,11 @@ _UNOPTIMIZED = ("tests/compiler/", "tests/layers/", "tests/ops/")
 
 
 class Quickness:
-    """Has the process spend less on what is not tested: garbage collection, optimization of graphs, start of processes.
+    """Has the process spend less on what is not tested: garbage, stacks of ops, optimized graphs, starts of processes.
 
     Tracing makes millions of objects, few of them in cycles. With the default thresholds the garbage collector passes
-    over TensorFlow's modules again and again.
+    over TensorFlow's modules again and again. TensorFlow keeps the stack of Python for each op, which takes a fifth of
+    tracing below pytest's own frames, to show it in errors of steps: here all ops have the same one.
     """
 
     def __init__(self) -> None:
@@ -59,6 +60,9 @@ class Quickness:
         if not self.frozen:
             gc.collect()
             gc.freeze()
+            stacks = importlib.import_module("tensorflow.python.util.tf_stack")
+            stack = stacks.extract_stack()
+            stacks.extract_stack = lambda stacklevel=1: stack
             self.frozen = True
         unoptimized = item.nodeid.startswith(_UNOPTIMIZED)
         if unoptimized != self.unoptimized:
