@@ -5,11 +5,13 @@ from __future__ import annotations
 import collections
 import gc
 import importlib
+import itertools
 import os
 import signal
 import sys
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite the golden files; read the diff afterwards")
-    parser.addoption("--fast", action="store_true", help="nothing slow, and of each function one or two cases")
+    parser.addoption("--fast", action="store_true", help="nothing slow, and one case of each function")
     parser.addini("budgets", "FOLDER = SECONDS of computing in a whole run, or --fast = those of all", type="linelist")
 
 
@@ -88,6 +90,7 @@ def update_goldens(request: pytest.FixtureRequest) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what takes minutes, unless it is asked for by ``-m long`` or by name; with --fast, most of the rest."""
+    _sample(items)
     if "long" in config.option.markexpr or any("::" in argument for argument in config.args):
         return
     kept = [item for item in items if not item.get_closest_marker("long")]
@@ -99,8 +102,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
 
 
+def _sample(items: list[pytest.Item]) -> None:
+    """Make cases of functions with the marker `sampled` long, but for some with each value of each parameter.
+
+    With `sampled(2)` those have each two values of two parameters, and so on.
+    """
+    functions: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in functions.values():
+        (count,) = cases[0].get_closest_marker("sampled").args or (1,)
+        values = {
+            case: set(
+                itertools.combinations([(name, id(value)) for name, value in case.callspec.params.items()], count)
+            )
+            for case in cases
+        }
+        left = set().union(*values.values())
+        while left:
+            kept = max(cases, key=lambda case: len(values[case] & left))
+            left -= values[kept]
+            cases.remove(kept)
+        for case in cases:
+            case.add_marker(pytest.mark.long)
+
+
 def _some_of_each(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the first case of each function, one more, and one for each 50.
+    """Return one case of each function, and one more for each 50.
 
     They stay the same, and are those with the same parameters in functions with the same, for the fixtures' sake.
     """
@@ -110,7 +139,7 @@ def _some_of_each(items: list[pytest.Item]) -> list[pytest.Item]:
     chosen = set()
     for cases in functions.values():
         by_hash = sorted(cases, key=lambda case: zlib.crc32(case.nodeid.partition("[")[2].encode()))
-        chosen |= {cases[0], *by_hash[: 1 + len(cases) // 50]}
+        chosen |= set(by_hash[: 1 + len(cases) // 50])
     return [item for item in items if item in chosen]
 
 

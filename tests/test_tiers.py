@@ -27,6 +27,11 @@ def test_slow(): subprocess.run([sys.executable, "-c", CODE], check=True)
 
 @pytest.mark.long
 def test_long(): pass
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("a", "xyz")
+@pytest.mark.parametrize("b", [1, 2])
+def test_product(a, b): pass
 """
 INI = """
 [pytest]
@@ -34,6 +39,7 @@ testpaths = cases
 markers =
   slow: x
   long: x
+  sampled: x
 budgets =
   a = 0
   b = 100
@@ -62,22 +68,28 @@ def _names(suite: pytest.Pytester, *args: str) -> list[str]:
 def test_a_fast_run_has_something_of_each_function_that_is_not_slow(suite: pytest.Pytester) -> None:
     names = _names(suite, "--fast")
     assert names == _names(suite, "--fast")
-    assert names[:2] == ["test_plain", "test_many[0]"]
-    assert len(names) == 3 and names[2].startswith("test_many[")
+    assert [name.partition("[")[0] for name in names] == ["test_plain", "test_many", "test_product"]
 
 
 def test_what_is_long_runs_on_request(suite: pytest.Pytester) -> None:
     whole = _names(suite)
-    assert len(whole) == 22 and "test_slow" in whole and "test_long" not in whole
-    assert _names(suite, "-m", "long") == ["test_long"]
+    assert len(whole) == 25 and "test_slow" in whole and "test_long" not in whole
+    assert "test_long" in _names(suite, "-m", "long")
     assert _names(suite, "--fast", "cases/a/test_x.py::test_long") == ["test_long"]
     assert _names(suite, "--fast", "cases/a/test_x.py::test_many[7]") == ["test_many[7]"]
+
+
+def test_a_sample_of_a_product_has_each_value(suite: pytest.Pytester) -> None:
+    """The other cases are long."""
+    usual, long = (_names(suite, "-k", "product", "-m", tier) for tier in ("not long", "long"))
+    assert usual == ["test_product[1-x]", "test_product[1-z]", "test_product[2-y]"]
+    assert long == ["test_product[1-y]", "test_product[2-x]", "test_product[2-z]"]
 
 
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["alone", "workers"])
 def test_a_folder_over_its_budget_is_told(suite: pytest.Pytester, workers: tuple[str, ...]) -> None:
     """With the processes that its tests start; it does not fail for it."""
-    result = suite.runpytest_inprocess(*workers, "-k", "not many")
+    result = suite.runpytest_inprocess(*workers, "-k", "not many and not product")
     result.assert_outcomes(passed=4)
     result.stdout.re_match_lines([
         "=+ seconds of computing, by folder of tests/ =+",

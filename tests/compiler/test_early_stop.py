@@ -38,7 +38,7 @@ def network(**options: Any) -> Network:
 @pytest.mark.parametrize(
     "options",
     [
-        {"length_normalization": False},
+        pytest.param({"length_normalization": False}, marks=pytest.mark.long),
         {"length_normalization": True},
         {"independent_of_batch": True, "length_normalization_exponent": 0.6},
     ],

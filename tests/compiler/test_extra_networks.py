@@ -228,7 +228,7 @@ def test_scores_of_hypotheses_in_training() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layers", ["decision", ["output", "decision"]])
+@pytest.mark.parametrize("layers", [pytest.param("decision", marks=pytest.mark.long), ["output", "decision"]])
 def test_errors_of_a_search_while_training(layers: Any) -> None:
     net = net_of(decoder(), train=True, settings={"search_train_network_layers": layers})
     assert set(net.params) == set(net_of(decoder(), train=True).params)

@@ -23,6 +23,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
+from tests.tiers import usual
 
 EXTERN = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
 
@@ -185,7 +186,7 @@ def test_a_loss_of_a_plan_cannot_be_changed() -> None:
         loss.scale = 2.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", usual(NETWORKS, list(NETWORKS)[:1]))
 def test_one_plan_is_lowered_in_two_threads_at_once(name: str) -> None:
     net = net_of(NETWORKS[name])
     inputs = feed(5, 1)

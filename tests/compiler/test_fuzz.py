@@ -13,10 +13,9 @@ import pytest
 from returnn_tf.config import ConfigError
 from tests.compiler import fuzz, mutations
 
-COUNT = 800
+COUNT = 500
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "start, count", [(0, COUNT), pytest.param(COUNT, 40_000, marks=pytest.mark.long)], ids=["short", "long"]

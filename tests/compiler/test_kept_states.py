@@ -12,6 +12,7 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.step_trainer import StepTrainer
+from tests.tiers import usual
 
 DIM = 4
 LENS = np.array([9, 4, 7], "int32")
@@ -147,7 +148,7 @@ def test_another_number_of_sequences() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lstm", "cell", "attention"])
+@pytest.mark.parametrize("name", usual(["lstm", "cell", "attention"], ["cell", "attention"]))
 def test_training_and_evaluation(name: str) -> None:
     """The trainer keeps states, too; an evaluation in between begins with zeros and changes nothing."""
     settings = {"optimizer": {"class": "sgd"}, "learning_rate": 0.0}

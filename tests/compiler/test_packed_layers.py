@@ -13,6 +13,7 @@ from returnn_tf.compiler import packed_layers
 from returnn_tf.native.fused.pack import pack_ops
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.util.lazy_tf import tf
+from tests.tiers import usual
 
 Net = dict[str, dict[str, Any]]
 EACH = {"*": None}
@@ -90,7 +91,6 @@ def train(net: Net, portable: bool = False, steps: int = 3, **settings: Any) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "net",
     [
@@ -139,7 +139,10 @@ SAME: dict[str, tuple[Net, set[str]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SAME)
+@pytest.mark.parametrize(
+    "case",
+    usual(SAME, set(SAME) - {"code in a linear layer", "gradient over frames", "statistics without padding"}),
+)
 def test_what_sees_padding(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code, gradients and statistics over frames get the padding; parameters are no frames."""
     net, expected = SAME[case]

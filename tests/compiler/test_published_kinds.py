@@ -16,6 +16,7 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.util.lazy_tf import tf
 from tests.compiler.published import attention, augmented, hybrid, streaming, transformers
 from tests.compiler.published.case import Case
+from tests.tiers import usual
 
 Layers = dict[str, Any]
 BLANK = 5
@@ -157,7 +158,9 @@ def feed() -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "network", [transducer(False), transducer(True), synthesis()], ids=["transducer", "replacing", "synthesis"]
+    "network",
+    [pytest.param(transducer(False), marks=pytest.mark.long), transducer(True), synthesis()],
+    ids=["transducer", "replacing", "synthesis"],
 )
 def test_trains_and_searches(network: Layers) -> None:
     config = Config({"extern_data": EXTERN, "network": network, "optimizer": {"class": "adam"}, "learning_rate": 0.01})
@@ -185,8 +188,11 @@ def test_trains_and_searches(network: Layers) -> None:
 
 MODULES = (attention, augmented, hybrid, streaming, transformers)
 CASES: dict[str, Case] = {name: case for module in MODULES for name, case in module.CASES.items()}
-#: Two decoders each: the gradients of two loops take their time.
-SLOW = {"min-wer", "translation"}
+#: One of each kind; the others are variants, or take seconds as they have two decoders.
+USUAL = [
+    "attention-ctc-scaled", "fusion", "local-attention", "summaries", "conformer", "factored", "rna",
+    "transducer-full-sum", "transformer", "transformer-lm-sampled", "lstm-lm-sampled",
+]  # fmt: skip
 
 
 def config_of(case: Case) -> Config:
@@ -195,10 +201,7 @@ def config_of(case: Case) -> Config:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES]
-)
+@pytest.mark.parametrize("name", usual(CASES, USUAL))
 @pytest.mark.filterwarnings("ignore:Cannot activate TF2 compatibility support for TF1 summary ops")
 def test_all_parameters_learn(name: str) -> None:
     case = CASES[name]
@@ -214,8 +217,13 @@ def test_all_parameters_learn(name: str) -> None:
     assert [param for param in net.trainable_params if np.array_equal(before[param], after[param])] == []
 
 
+SEARCHED = [name for name, case in CASES.items() if case.search]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.search])
+@pytest.mark.parametrize(
+    "name", usual(SEARCHED, ["attention-ctc", "min-wer", "spec-augment", "chunked", "rna", "transformer-tied"])
+)
 def test_searches_with_the_parameters_of_training(name: str) -> None:
     case = CASES[name]
     config = config_of(case)

@@ -17,6 +17,7 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config
 from tests.compiler.random_decoders import param_key, random_params
 from tests.compiler.random_nets import EXTERN, LABELS, SIZE, TRAINING_BLOCKS, Steps, add_blocks, outside_layers
+from tests.tiers import usual
 
 #: How many more networks to test, e.g. RANDOM_NETS=200 pytest -m long tests/compiler/test_random_loops.py
 MANY = int(os.environ.get("RANDOM_NETS", 16))
@@ -166,7 +167,7 @@ def check_all(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", usual(range(4), [0]))
 def test_random_loops(seed: int) -> None:
     check_all(seed)
 

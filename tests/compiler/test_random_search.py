@@ -12,6 +12,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from tests.compiler.random_decoders import Decoder, frames_feed, log_probs_of, random_decoder, random_params
 from tests.compiler.random_nets import LABELS, Layers
+from tests.tiers import usual
 
 #: How many more networks to test, e.g. RANDOM_NETS=200 pytest -m long tests/compiler/test_random_search.py
 MANY = int(os.environ.get("RANDOM_NETS", 16))
@@ -170,7 +171,7 @@ def test_steps_of_constants(search: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", usual(range(4), [0]))
 def test_random_decoders(seed: int) -> None:
     check_all(seed)
 

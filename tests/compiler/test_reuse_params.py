@@ -309,6 +309,7 @@ LOOPS = {
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["train", "search"])
 @pytest.mark.parametrize("case", sorted(LOOPS))
 def test_loops(case: str, mode: str) -> None:

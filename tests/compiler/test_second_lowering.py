@@ -80,6 +80,7 @@ CASES = [(name, {"train": True}) for name in NETWORKS] + [(name, {"search": True
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [True, False], ids=["moved", "in_loop"])
 @pytest.mark.parametrize("name,flags", CASES, ids=["-".join([name, *flags]) for name, flags in CASES])
 def test_lowered_within_a_lowering(name: str, flags: dict[str, bool], moved: bool) -> None:

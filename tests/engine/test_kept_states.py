@@ -13,6 +13,7 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.search.search_pass import searched
 from returnn_tf.engine.training.engine import Engine
+from tests.tiers import usual
 
 ATTENTION = {
     "class": "self_attention", "num_heads": 1, "total_key_dim": 2, "n_out": 4, "attention_left_only": True,
@@ -46,7 +47,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     return checkpoint.read(find_checkpoints(config["model"])[config["num_epochs"]])
 
 
-@pytest.fixture(scope="module", params=["keep_over_epoch", "keep_over_epoch_no_init"])
+@pytest.fixture(scope="module", params=usual(["keep_over_epoch", "keep_over_epoch_no_init"], ["keep_over_epoch"]))
 def trained(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,6 +15,7 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support import product_speed
 from returnn_tf.engine.update.loss_scaling import LossScaling
+from tests.tiers import usual
 
 NETWORK = {
     "conv": {
@@ -83,7 +84,7 @@ def test_trains_alike(name: str, reference: list[float]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", usual(["float64", "bfloat16", "float16"], ["float64", "float16"]))
 def test_resume_is_exact(name: str) -> None:
     """Parameters and state, the factor of the loss included, determine all further steps, bit by bit."""
     first, second = _trainer(**PRECISIONS[name]), _trainer(**PRECISIONS[name])

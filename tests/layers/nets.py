@@ -78,8 +78,26 @@ def fails(layer: dict[str, Any], match: str, **config: Any) -> None:
     assert "Layer 'output' (class %r)" % layer["class"] in str(info.value)
 
 
+def renamed(layers: dict[str, Any], suffix: str) -> dict[str, Any]:
+    """Return layers with a suffix to their names wherever these stand, so that others may stand beside them."""
+
+    def new(value: Any) -> Any:
+        if isinstance(value, str):
+            return value + suffix if value[value.startswith("prev:") and 5 :] in layers else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(new(v) for v in value)
+        return {key: new(v) for key, v in value.items()} if isinstance(value, dict) else value
+
+    return {name + suffix: new(layer) for name, layer in layers.items()}
+
+
 def gradient(layer: dict[str, Any], arrays: Optional[dict[str, Any]] = None, **config: Any) -> np.ndarray:
     """Return d(sum of squares of the output)/d(bias), where the layer sees ``a = data + bias``."""
+    return result_and_gradient(layer, arrays, **config)[1]
+
+
+def result_and_gradient(layer: dict[str, Any], arrays: Optional[dict[str, Any]] = None, **config: Any) -> Any:
+    """Return the result of a layer for ``a = data + bias``, where the bias is zero, and the gradient as above."""
     network = {
         "bias": {"class": "variable", "shape": [FEATURE]},
         "a": {"class": "combine", "kind": "add", "from": ["data", "bias"]},
@@ -87,4 +105,5 @@ def gradient(layer: dict[str, Any], arrays: Optional[dict[str, Any]] = None, **c
         "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output", "loss": "as_is"},
     }
     net = net_of(network, **config)
-    return net.run(feed() if arrays is None else arrays, with_grad=True).grads["bias/bias"]
+    out = net.run(feed() if arrays is None else arrays, with_grad=True)
+    return out.layers["output"], out.grads["bias/bias"]

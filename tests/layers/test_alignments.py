@@ -8,6 +8,7 @@ from returnn_tf.config import ConfigError
 from returnn_tf.native.decoding import align
 from tests.layers.nets import config_of, feed, net_of
 from tests.native import align_reference as reference
+from tests.tiers import usual
 
 EXTERN = {"extern_data": {"data": {"dim": 3}, "labels": {"dim": 5, "sparse": True}}}
 JOINT = {
@@ -97,7 +98,10 @@ NETWORKS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    usual(NETWORKS, ["transducer, frames", "automaton", "forced_align", "ctc", "ctc, native", "ctc_loss, best"]),
+)
 def test_without_native_ops(name, monkeypatch):
     native, _ = run(NETWORKS[name])
     asked = []

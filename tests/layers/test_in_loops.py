@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.tensor import FeatureDim
-from tests.layers.nets import LENS, STATIC, feed, net_of
+from tests.layers.nets import LENS, STATIC, feed, net_of, renamed
 
 KEYS = FeatureDim("keys", 3)
 X = {"from": "x"}
@@ -65,40 +65,48 @@ LAYERS = {
 }
 
 
-def net_with(layer, moved, version=21):
+def net_with(layers, moved, version=21):
+    """Return a loop with all these layers, each with sources of its own: its results are "output/all_0" and so on."""
+    x = {"class": "linear", "activation": "tanh", "out_dim": KEYS, "from": "data:source"}
     unit = {
-        "x": {"class": "linear", "activation": "tanh", "out_dim": KEYS, "from": "data:source"},
+        "x": x,
         "r": {"class": "reduce", "mode": "sum", "axis": STATIC, "from": "x"},
-        "swapped": {"class": "swap_axes", "axis1": STATIC, "axis2": "F", "from": "x"},
-        "at": {"class": "eval", "eval": "source(0) // 2", "from": ":i"},
-        "y": layer,
-        "all": {"class": "reduce", "mode": "sum", "axis": "except_batch", "from": "y", "is_output_layer": True},
         "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["r", "prev:output"]},
     }
     network = {
         "keys": {"class": "linear", "activation": "tanh", "out_dim": KEYS, "from": "data:other"},
         "last": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data:wide"},
         "output": {"class": "rec", "unit": unit, "optimize_move_layers_out": moved, "from": "data:wide"},
-        "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output/all", "loss": "as_is"},
     }
+    for number, layer in enumerate(layers):
+        all_axes = {"class": "reduce", "mode": "sum", "axis": "except_batch", "from": "y", "is_output_layer": True}
+        own = {"x": x, "r": unit["r"], "y": layer, "all": all_axes}
+        own["swapped"] = {"class": "swap_axes", "axis1": STATIC, "axis2": "F", "from": "x"}
+        own["at"] = {"class": "eval", "eval": "source(0) // 2", "from": ":i"}
+        unit.update(renamed(own, "_%d" % number))
+        loss = {"class": "eval", "eval": "source(0) ** 2", "from": "output/all_%d" % number, "loss": "as_is"}
+        network["loss_%d" % number] = loss
     return net_of(network, behavior_version=version)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name,version", [*((n, 21) for n in sorted(LAYERS)), ("window over steps", 0)])
-def test_all_steps_at_once(name, version):
+@pytest.mark.parametrize("names,version", [(sorted(LAYERS), 21), (["window over steps"], 0)], ids=["all", "old window"])
+def test_all_steps_at_once(names, version):
     results, params = [], None
     for moved in (False, True):
-        net = net_with(LAYERS[name], moved, version)
+        net = net_with([LAYERS[name] for name in names], moved, version)
         params = net.get_param_values() if params is None else params
         net.set_param_values(params)
         results.append(net.run(feed(), with_grad=True))
-    value, expected = (r.layers["output/all"].value for r in results)
-    for b, n in enumerate(LENS):
-        np.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5)
+    for number, name in enumerate(names):
+        value, expected = (r.layers["output/all_%d" % number].value for r in results)
+        for b, n in enumerate(LENS):
+            np.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5, err_msg=name)
     for key in params:  # what the loss does not depend on has no gradient or zeros
         first, second = (r.grads.get(key, np.zeros_like(params[key])) for r in results)
-        np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg=key)
+        number = key.partition("/rec/")[2].partition("/")[0].rpartition("_")[2]
+        name = names[int(number)] if number.isdigit() else ""
+        np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg="%s, %s" % (key, name))
 
 
 @pytest.mark.parametrize(
@@ -110,4 +118,4 @@ def test_all_steps_at_once(name, version):
 )
 def test_steps_to_come_are_unknown(layer, match):
     with pytest.raises(Exception, match=match):
-        net_with(layer, False)
+        net_with([layer], False)

@@ -10,6 +10,7 @@ import pytest
 import returnn_tf
 from returnn_tf.native import product
 from returnn_tf.native.library import load
+from tests.tiers import usual
 
 Net = dict[str, dict[str, Any]]
 SIZES = np.array([7, 4, 5], "int32")
@@ -86,7 +87,10 @@ def _types(graph: Any) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", USED)
+@pytest.mark.parametrize(
+    "name",
+    usual(USED, ["transposed", "gradient filter", "two axes", "attention", "in each step of a loop", "recurrent"]),
+)
 def test_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses and parameters, thus gradients, by both."""
     load("product", product.self_test)

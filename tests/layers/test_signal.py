@@ -93,6 +93,7 @@ def test_istft_inverts_stft():
     np.testing.assert_allclose(result.value[:, 6:14], x[:, 6:14], atol=1e-4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("window,values", [("hanning", hann), ("blackman", np.blackman), ("ones", np.ones)])
 @pytest.mark.parametrize("pad", [True, False])
 @pytest.mark.parametrize("sizes,fft_sizes", [((6,), (8,)), ((6, 9, 4), (8, 9, 4))])

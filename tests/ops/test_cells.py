@@ -65,7 +65,10 @@ RAGGED = [4, 6, 0, 2]
 @pytest.mark.parametrize(
     "unit,opts,direction,lengths",
     [(unit, opts, 1, RAGGED) for unit, opts in CASES]
-    + [(unit, {}, -1, RAGGED) for unit in sorted(numpy_cells.STEPS)]
+    + [
+        pytest.param(unit, {}, -1, RAGGED, marks=() if unit in ("nativelstm2", "rhn", "gru") else pytest.mark.long)
+        for unit in sorted(numpy_cells.STEPS)
+    ]
     + [(unit, {}, 1, [3]) for unit in ("nativelstm2", "gru")],
     ids=str,
 )

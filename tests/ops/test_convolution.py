@@ -56,6 +56,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("lengths,size,strides,dilations,groups,padding", CASES)
 def test_convolution(lengths, size, strides, dilations, groups, padding, dynamic):

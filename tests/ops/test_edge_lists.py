@@ -18,6 +18,7 @@ def scores():
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("label_loop", [False, True])
 def test_ctc(label_loop, shuffled):

@@ -33,6 +33,7 @@ def _paths(scores: np.ndarray, labels: Sequence[int], blank: int, loop: bool) ->
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("blank", [0, 1, 2])
 @pytest.mark.parametrize("loop", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -165,7 +165,7 @@ def assert_the_same(net: Net, version: int = 21, *, fused: bool, **settings: Any
     "net,version",
     [
         (with_loss(self_attention()), 21),
-        (with_loss(causal()), 21),
+        pytest.param(with_loss(causal()), 21, marks=pytest.mark.long),
         (with_loss(scaled()), 21),
         (decoder(0), 0),
         pytest.param(decoder(21), 21, marks=pytest.mark.long),

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim
-from tests.layers.nets import LENS, feed, net_of
+from tests.layers.nets import LENS, feed, net_of, renamed
 
-HISTORY, OWN_HISTORY = SpatialDim("history"), SpatialDim("own history")
+HISTORY, OTHER_HISTORY, THIRD_HISTORY, OWN_HISTORY = (
+    SpatialDim(name) for name in ("history", "other history", "third history", "own history")
+)
 SELF = {"class": "self_attention", "num_heads": 2, "total_key_dim": 4, "n_out": 4}
 #: Layers y of a loop over data [batch, time, 3]; x is a linear layer of the frame, c the same in all steps.
 NETS: dict[str, dict[str, Any]] = {
@@ -42,17 +44,24 @@ NETS: dict[str, dict[str, Any]] = {
         "y": {"class": "generic_attention", "weights": "w", "base": "all"},
     },
     "cum_concat for all steps, attention in the loop": {
-        "all": {"class": "cum_concat", "out_spatial_dim": HISTORY, "from": "x"},
+        "all": {"class": "cum_concat", "out_spatial_dim": OTHER_HISTORY, "from": "x"},
         "x2": {"class": "combine", "kind": "add", "from": ["x", "prev:y"]},
-        "e": {"class": "dot", "red1": "F", "red2": "F", "var1": None, "var2": HISTORY, "from": ["x2", "all"]},
-        "w": {"class": "softmax_over_spatial", "axis": HISTORY, "from": "e"},
-        "y": {"class": "dot", "red1": HISTORY, "red2": HISTORY, "var1": None, "var2": "F", "from": ["w", "all"]},
+        "e": {"class": "dot", "red1": "F", "red2": "F", "var1": None, "var2": OTHER_HISTORY, "from": ["x2", "all"]},
+        "w": {"class": "softmax_over_spatial", "axis": OTHER_HISTORY, "from": "e"},
+        "y": {
+            "class": "dot",
+            "red1": OTHER_HISTORY,
+            "red2": OTHER_HISTORY,
+            "var1": None,
+            "var2": "F",
+            "from": ["w", "all"],
+        },
     },
     "sum over cum_concat in the loop": {
-        "all": {"class": "cum_concat", "out_spatial_dim": HISTORY, "from": "x"},
-        "sum": {"class": "reduce", "mode": "sum", "axis": HISTORY, "from": "all2"},
+        "all": {"class": "cum_concat", "out_spatial_dim": THIRD_HISTORY, "from": "x"},
+        "total": {"class": "reduce", "mode": "sum", "axis": THIRD_HISTORY, "from": "all2"},
         "all2": {"class": "combine", "kind": "add", "from": ["all", "prev:y"]},
-        "y": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "sum"},
+        "y": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "total"},
     },
     "dot_attention": {"y": {"class": "dot_attention", "base": "base:enc", "base_ctx": "base:ctx", "from": "x"}},
     "concat_attention": {"y": {"class": "concat_attention", "base": "base:enc", "base_ctx": "base:ctx", "from": "x"}},
@@ -69,15 +78,10 @@ NETS: dict[str, dict[str, Any]] = {
 }
 
 
-def loop_net(layers: dict[str, Any], moved: bool) -> Any:
+def loop_net(nets: list[dict[str, Any]], moved: bool) -> Any:
+    """Return a loop with the layers of each of these, with sources of their own; "output/out_0" etc. sum up y."""
     unit = {
         "x": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "data:source"},
-        "c": {"class": "copy", "from": "base:last"},
-        "outer": {"class": "split_dims", "axis": "F", "dims": (2, 2), "from": "x"},
-        "within": {"class": "combine", "kind": "mul", "from": ["base:ctx", "x"]},
-        **layers,
-        "sum": layers.get("sum", {"class": "copy", "from": "y"}),
-        "out": {"class": "reduce", "mode": "sum", "axis": "except_batch", "from": "y", "is_output_layer": True},
         "output": {"class": "linear", "activation": "tanh", "n_out": 2, "from": ["x", "prev:output"]},
     }
     network = {
@@ -86,27 +90,40 @@ def loop_net(layers: dict[str, Any], moved: bool) -> Any:
         "last": {"class": "reduce", "mode": "mean", "axis": "T", "from": "ctx"},
         "number": {"class": "copy", "from": "data:numbers"},
         "output": {"class": "rec", "unit": unit, "optimize_move_layers_out": moved, "from": "data"},
-        "loss": {"class": "eval", "eval": "source(0) ** 2", "from": "output/out", "loss": "as_is"},
     }
+    for number, layers in enumerate(nets):
+        own = {
+            "x": unit["x"],
+            "c": {"class": "copy", "from": "base:last"},
+            "outer": {"class": "split_dims", "axis": "F", "dims": (2, 2), "from": "x"},
+            "within": {"class": "combine", "kind": "mul", "from": ["base:ctx", "x"]},
+            **layers,
+            "out": {"class": "reduce", "mode": "sum", "axis": "except_batch", "from": "y", "is_output_layer": True},
+        }
+        unit.update(renamed(own, "_%d" % number))
+        loss = {"class": "eval", "eval": "source(0) ** 2", "from": "output/out_%d" % number, "loss": "as_is"}
+        network["loss_%d" % number] = loss
     return net_of(network)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(NETS))
-def test_all_steps_at_once(name: str) -> None:
-    results, params = [], None
+def test_all_steps_at_once() -> None:
+    results, params, names = [], None, sorted(NETS)
     for moved in (False, True):
-        net = loop_net(NETS[name], moved)
+        net = loop_net([NETS[name] for name in names], moved)
         params = net.get_param_values() if params is None else params
         net.set_param_values(params)
         results.append(net.run(feed(), with_grad=True))
-    value, expected = (r.layers["output/out"].value for r in results)
-    assert np.abs(expected).max() > 0
-    for b, n in enumerate(LENS):
-        np.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5)
+    for number, name in enumerate(names):
+        value, expected = (r.layers["output/out_%d" % number].value for r in results)
+        assert np.abs(expected).max() > 0, name
+        for b, n in enumerate(LENS):
+            np.testing.assert_allclose(value[b, :n], expected[b, :n], rtol=1e-4, atol=1e-5, err_msg=name)
     for key in params:  # what the loss does not depend on has no gradient or zeros
         first, second = (r.grads.get(key, np.zeros_like(params[key])) for r in results)
-        np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg=key)
+        number = key.partition("/rec/")[2].partition("/")[0].rpartition("_")[2]
+        name = names[int(number)] if number.isdigit() else ""
+        np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4, err_msg="%s, %s" % (key, name))
 
 
 def test_masked_history() -> None:
@@ -121,14 +138,14 @@ def test_masked_history() -> None:
             "unit": {"class": "subnetwork", "from": "data", "subnetwork": {"output": {**SELF, "from": "data"}}},
         },
     }
-    outside, inside = (loop_net(layers, moved) for moved in (True, False))
+    outside, inside = (loop_net([layers], moved) for moved in (True, False))
     assert outside.params.keys() == inside.params.keys()
     rng = np.random.RandomState(3)
     values = {name: rng.normal(0, 1, param.shape) for name, param in sorted(outside.params.items())}
     results = []
     for net in (outside, inside):
         net.set_param_values(values)
-        results.append(net.run(feed()).layers["output/out"].value)
+        results.append(net.run(feed()).layers["output/out_0"].value)
     assert results[0].shape == (3, 4)
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
 
@@ -140,4 +157,4 @@ def test_history_without_its_steps() -> None:
         "y": {"class": "reduce", "mode": "sum", "axis": OWN_HISTORY, "from": "all"},
     }
     with pytest.raises(Exception, match="vary with the frames"):
-        loop_net(layers, True).run(feed())
+        loop_net([layers], True).run(feed())

@@ -1,5 +1,6 @@
 """Attention over what a search has put out so far: the same hypotheses by `cum_concat` as by `self_attention`."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,17 @@ def search_net(layers: dict[str, Any]) -> Network:
     return Network.from_config(config, search=True)
 
 
+@functools.cache
+def by_layer_and_history() -> tuple[Any, Any]:
+    """Return networks with the same attention, by one layer and by others."""
+    return search_net({"sa": SELF}), search_net(BY_HISTORY)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed, scale", [(0, 1.0), (1, 1.0), (5, 1.0), (4, 0.5)])
 def test_same_hypotheses(seed: int, scale: float) -> None:
     """With one label only, and with labels that change, where hypotheses are reordered."""
-    one, two = search_net({"sa": SELF}), search_net(BY_HISTORY)
+    one, two = by_layer_and_history()
     rng = np.random.default_rng(seed)
     params = {k: scale * rng.normal(size=v.shape).astype("float32") for k, v in one.get_param_values().items()}
     one.set_param_values(params)

@@ -46,6 +46,7 @@ def assert_same(got: Any, expected: Any) -> None:
         np.testing.assert_allclose(got.grads[name], grad, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("opts", FUSED, ids=str)
 def test_same_as_from_the_values(opts: dict[str, Any], native: bool, fused: list[int], monkeypatch: Any) -> None:

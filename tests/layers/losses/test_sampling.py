@@ -41,6 +41,7 @@ def test_full_softmax_outside_of_training(train: bool, full: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("sampler", ["log_uniform", "uniform", "fixed_unigram"])
 @pytest.mark.parametrize("splits", [1, 3])
 def test_many_samples(sampler: str, splits: int) -> None:

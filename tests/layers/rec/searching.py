@@ -53,10 +53,15 @@ def search_net(
     """Return the network with random parameters."""
     config = Config({"extern_data": EXTERN_DATA, "network": network, "behavior_version": 21})
     net = Network.from_config(config, train=train, search=search)
+    randomize(net, seed=seed, scale=scale)
+    return net
+
+
+def randomize(net: Network, *, seed: int, scale: float) -> None:
+    """Give a network random parameters."""
     rng = np.random.default_rng(seed)
     values = {name: rng.normal(size=value.shape) * scale for name, value in net.get_param_values().items()}
     net.set_param_values({name: value.astype("float32") for name, value in values.items()})
-    return net
 
 
 def one_sequence(index: int, **arrays: Any) -> dict[str, Any]:

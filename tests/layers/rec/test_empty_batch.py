@@ -26,6 +26,7 @@ LOOPS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LOOPS)
 @pytest.mark.parametrize("portable", [False, True])
 def test_no_sequences(name: str, portable: bool) -> None:

@@ -82,7 +82,12 @@ UNITS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "unit,options",
-    [(unit, {"feedback": i % 2 == 0}) for i, unit in enumerate(sorted(UNITS))]
+    [
+        pytest.param(
+            unit, {"feedback": i % 2 == 0}, marks=[pytest.mark.long] if unit in ("gru", "initial state") else []
+        )
+        for i, unit in enumerate(sorted(UNITS))
+    ]
     + [("lstm", {"feedback": True, "mask": NEVER}), ("initial state", {"mask": NEVER})],
 )
 def test_in_loop_as_for_all_steps_at_once(unit, options):
@@ -205,6 +210,7 @@ def test_skip_initial(skip, first):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("task_in_loop", [False, True])
 def test_masked_from(moved, task_in_loop):

@@ -7,6 +7,7 @@ import pytest
 from returnn_tf.tensor import SpatialDim
 from tests.layers.nets import LENS, feed, net_of
 from tests.layers.rec.test_masked_computation import LINEAR, LSTM, loop, outside, results, valid
+from tests.tiers import usual
 
 ATTENTION = {"class": "self_attention", "num_heads": 1, "total_key_dim": 2, "n_out": 2, "attention_left_only": True}
 HISTORY = SpatialDim("history")
@@ -64,7 +65,7 @@ UNITS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", usual([1, 2], [1]))
 @pytest.mark.parametrize("unit", sorted(UNITS))
 def test_random_masks(unit, seed):
     """The third sequence may have no picked frame at all."""
@@ -106,6 +107,7 @@ def test_unmasked_outside():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("unit", ["linear", "transformer", "cell", "nested cell"])
 def test_unit_on_zeros_before_the_first_picked_frame(unit, moved):

@@ -6,6 +6,7 @@ import pytest
 import returnn_tf
 from returnn_tf.native import library
 from returnn_tf.ops.cells import gru, lstm
+from tests.tiers import usual
 
 NETWORKS = {
     "plain": {"unit": "lstm"},
@@ -56,9 +57,9 @@ def run(options, monkeypatch, native):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS.keys())
-def test_same_as_plain_tensorflow(options, monkeypatch):
-    native, plain = (run(options, monkeypatch, native) for native in (True, False))
+@pytest.mark.parametrize("name", usual(NETWORKS, set(NETWORKS) - {"plain", "GRU"}))
+def test_same_as_plain_tensorflow(name, monkeypatch):
+    native, plain = (run(NETWORKS[name], monkeypatch, native) for native in (True, False))
     assert native.total_loss == pytest.approx(plain.total_loss, rel=1e-6)
     assert native.grads.keys() == plain.grads.keys()
     for name, gradient in native.grads.items():

@@ -117,6 +117,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("key", ["data", "wide"])
 @pytest.mark.parametrize("form", FORMS)

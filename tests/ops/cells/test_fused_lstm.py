@@ -30,6 +30,7 @@ def _ops(graph: Any) -> set[str]:
     return {op.op for part in (found.node, *(f.node_def for f in found.library.function)) for op in part}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("direction", [1, -1])
 @pytest.mark.parametrize("lengths", [[6, 4, 1, 0], None])
 @pytest.mark.parametrize("name", RUNS_FUSED)
