@@ -113,6 +113,11 @@ CASES: list[tuple[str, str]] = [
     ("TFNetwork(extern_data=ExternData({'data': {'dim': 3}})).construct_layer("
      "{'a': {'class': 'linear', 'n_out': 4, 'from': 'data'}, 'b': {'class': 'copy', 'from': ['a', 'a']}}, 'b')"
      ".output.dim", "8"),
+    ("TFNetwork(extern_data=ExternData({'data': {'dim': 3}})).construct_layer("
+     "{'a': {'class': 'linear', 'n_out': 4}}, 'a').output.dim", "4"),
+    ("template('softmax', X, target='key', loss='ctc').dim_tags[2].dimension", "5"),
+    ("dims('concat', X, template('linear', X, out_dim=G), **{'from': (('from0', F), ('from1', G))})[2].dimension",
+     "19"),
     ("get_layer_class('nonsense', raise_exception=False)", "None"),
     ("issubclass(get_layer_class('linear'), LayerBase)", "True"),
 ]  # fmt: skip

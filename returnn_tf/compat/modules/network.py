@@ -18,6 +18,7 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.errors import CodeError, did_you_mean
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.user_code import config_in_use
+from returnn_tf.graph.registry import LAYERS
 from returnn_tf.tensor import extern_data_options
 
 register_compat(__name__, "returnn.tf.network", "TFNetwork")
@@ -216,11 +217,17 @@ class TFNetwork:
             return self.get_layer(name)
         options = dict(net_dict[name])
         layer_class = get_layer_class(options.pop("class", None))
-        options.setdefault("from", [])
 
         def get_layer(other: str) -> Any:
             return self._construct(net_dict, other, (*around, name))
 
+        own_class = LAYERS[net_dict[name]["class"]]
+        if options.get("from") is None:
+            is_old = NetworkSettings(self.get_config()).behavior_version == 0
+            options["from"] = ["data"] if is_old and own_class.takes_data(options) else []
+        for other in own_class.references(options):  # also those that a network inside of the layer refers to
+            if other in net_dict:
+                get_layer(other)
         layer_class.transform_config_dict(options, network=self, get_layer=get_layer)
         return self.add_layer(name, layer_class, **options)
 

@@ -66,8 +66,12 @@ class SpecificLayer(LayerBase):
         own, sources = _options(cls.own_class, kwargs), kwargs.get("sources") or ()
         host, name = HOST.get(), str(kwargs.get("name", "output"))
         if host is None:
-            own.update({key: kwargs[key] for key in _CHECKS if kwargs.get(key) is not None})
-            return template_of_layer(name, {"class": cls.own_class.class_name, **own}, sources, kwargs.get("network"))
+            # the size of a target is one more with a loss that has a blank
+            checks = (*_CHECKS, "loss") if kwargs.get("target") is not None else _CHECKS
+            own.update({key: kwargs[key] for key in checks if kwargs.get(key) is not None})
+            others = kwargs.get(_SOURCE_OPTIONS) or [()] * len(sources)
+            options = {"class": cls.own_class.class_name, **own}
+            return template_of_layer(name, options, list(zip(sources, others)), kwargs.get("network"))
         template = host.own_template(cls.own_class, own, [source.node for source in sources])
         return DataView(template, None, None, name)
 
@@ -80,9 +84,14 @@ class SpecificLayer(LayerBase):
         :param d: the options of the layer, to be changed in place
         :param get_layer: returns the view of a layer
         """
-        super().transform_config_dict(d, network, get_layer)
         if isinstance(network, NetworkView):
+            super().transform_config_dict(d, network, get_layer)
             return
+        given = cls.own_class.source_list(d.pop("from", []))
+        sources = [source if isinstance(source, tuple) else (source,) for source in given if source != "none"]
+        d["sources"] = [get_layer(name) for name, *_ in sources]
+        if any(others for _, *others in sources):
+            d[_SOURCE_OPTIONS] = [tuple(others) for _, *others in sources]
         for info in declared_options(cls.own_class).values():
             if info.refs and d.get(info.name) is not None:
                 d[info.name] = map_strings(info, d[info.name], get_layer)
@@ -94,6 +103,8 @@ class SpecificLayer(LayerBase):
         return output
 
 
+#: Argument: for each source, what follows its name in the tuple that ``from`` has in place of a name.
+_SOURCE_OPTIONS = "source_options"
 #: Options of every layer that are checked with the template.
 _CHECKS = ("out_shape", "size_target")
 #: The arguments of `LayerBase`.

@@ -19,13 +19,15 @@ from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Data, Dim
 
 
-def template_of_layer(name: str, options: Mapping[str, Any], sources: Sequence[Any], network: Any) -> DataView:
+def template_of_layer(
+    name: str, options: Mapping[str, Any], sources: Sequence[tuple[Any, tuple[Any, ...]]], network: Any
+) -> DataView:
     """Return the template of a layer.
 
     Dims that the front end declared, and that the layer defines, have this definition everywhere from now on.
 
     :param options: the layer dict without ``from``, with layers instead of their names
-    :param sources: these layers
+    :param sources: these layers, each with what follows its name in ``from``
     :param network: the network of templates that they are in, or None
     :raises ConfigError: with the name of the layer, what is wrong and how to fix it
     """
@@ -51,7 +53,7 @@ def template_of_layer(name: str, options: Mapping[str, Any], sources: Sequence[A
 
     # A layer may name itself only if it is its own source, which no template can have.
     plain = map_values(dict(options), LayerBase, name_of)
-    plain["from"] = [name_of(source) for source in sources]
+    plain["from"] = [(name_of(source), *others) if others else name_of(source) for source, others in sources]
     keys = {} if network is None else {key: view.template for key, view in network.extern_data.data.items()}
     node, dims = plan_layer(
         name,
@@ -72,7 +74,7 @@ def template_of_layer(name: str, options: Mapping[str, Any], sources: Sequence[A
         dim: Any = view.dim_tags[axis]
         if dim.dyn_size_ext is None:
             dim.dyn_size_ext = DataView(Data(axes_of_lengths(dim), "int32"), name="%s_size" % dim.description)
-    view.batch = next((source.output.batch for source in sources if source.output.batch is not None), None)
+    view.batch = next((source.output.batch for source, _ in sources if source.output.batch is not None), None)
     view.control_flow_ctx = None if network is None else network.control_flow_ctx
     return view
 
