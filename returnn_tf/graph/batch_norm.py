@@ -105,10 +105,10 @@ def emit_batch_norm(ctx: EmitContext, x: Any, data: Data) -> Any:
     used = []
     for name, of_batch in zip(("mean", "variance"), batch):
         param = opts.param_name(ctx.node.path, name)
-        variable = ctx.variable_or_none(param)
+        variable = ctx.variable(param) if updating else None
         sample = ctx.param(param) if variable is None else tf.convert_to_tensor(variable)
         updated = sample
-        if updating and variable is not None:
+        if variable is not None:
             target = tf.stop_gradient(tf.reshape(of_batch, variable.shape))
             updated = sample + (target - sample) * opts.momentum
             ctx.update(lambda v=variable, value=updated: v.assign(value))  # type: ignore[misc]

@@ -360,10 +360,6 @@ class EmitContext:
             value = dropout(value, rate, self.seed("dropout/" + name))
         return value
 
-    def variable(self, name: str) -> Any:
-        """Return the variable itself, for assignments."""
-        return self.lowering.params.variables[self.node.params[name].name]
-
     def seed(self, name: str = "", *, of: Optional[str] = None) -> Any:
         """Return a seed for ``tf.random.stateless_*``, different for every layer, name and train step.
 
@@ -396,19 +392,28 @@ class EmitContext:
         rows = self._packing.rows if self._packing is not None and noise_shape is None else None
         return dropout(x, rate, self.seed(seed, of=of), noise_shape, rows)
 
-    def variable_or_none(self, name: str) -> Any:
-        """Return the variable of a parameter, also where it is the one of a layer that provides it, else None.
+    def variable(self, name: str) -> Any:
+        """Return the variable of a parameter, for assignments; also where it is that of a layer that provides it.
 
-        A layer that computes something else, or has its axes in another order, has none.
+        :raises ConfigError: what provides it is no variable, or a layer that has its axes in another order
         """
-        provider: Any = self.node.params[name]
+        found = self._variable_of(self.node.params[name])
+        if found is None:
+            raise DimError(
+                "Layer %r (class %r) updates its parameter %r, so what reuse_params gives for it must be the parameter "
+                "of another layer, or a layer of class 'variable' with the axes in this order."
+                % (self.node.path, self.node.layer.class_name, name)
+            )
+        return found
+
+    def _variable_of(self, provider: Any) -> Any:
         if isinstance(provider, LayerAsParam):
             params = list(provider.node.params.values())
             same = len(params) == 1 and provider.node.own_output is None and not provider.node.deps
             if not same or provider.dims != provider.node.output.dims:
                 return None
             provider = params[0]
-        return self.lowering.params.variables.get(str(getattr(provider, "name", "")))
+        return self.lowering.params.variables[provider.name] if isinstance(provider, ParamSpec) else None
 
     def update(self, func: Callable[[], Any]) -> None:
         """Schedule a side effect to run once after the outputs of this step are computed, e.g. running means."""

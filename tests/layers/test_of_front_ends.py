@@ -46,6 +46,47 @@ def test_batch_norm_of_layers_as_parameters(init: float, train: bool) -> None:
     np.testing.assert_allclose(after["var/param"], 1.0 + share * (x.var(0) - 1.0), rtol=1e-4)
 
 
+UPDATED: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "accumulate_mean": (
+        {"class": "accumulate_mean", "exp_average": 0.25, "from": "data"}, "mean_1",
+        {"class": "variable", "shape": [FEATURE], "trainable": False, "init": 2.0},
+    ),
+    "random": (
+        {"class": "random", "distribution": "normal", "mean": 0.0, "stddev": 1.0, "shape": [FEATURE]},
+        "random_generator/StateVar",
+        {"class": "variable", "shape": [3], "dtype": "int64", "trainable": False, "init": 5},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(UPDATED))
+def test_updates_of_the_variable_of_a_layer(name: str) -> None:
+    layer, param, variable = UPDATED[name]
+    reuse = {"reuse_params": {"map": {param: {"layer_output": "v"}}}}
+    net = net_of({"v": {**variable, "param_name": "param"}, "output": {**layer, **reuse}}, train=True)
+    assert list(net.params) == ["v/param"]
+    before = net.params["v/param"].numpy()
+    values = [net.run(feed()).layers["output"].value for _ in range(2)]
+    assert (values[0] != values[1]).any()
+    assert (net.params["v/param"].numpy() != before).any()
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_parameter_that_is_updated_is_a_variable(train: bool) -> None:
+    network = {
+        "v": {"class": "variable", "shape": [FEATURE], "init": 2.0},
+        "twice": {"class": "eval", "eval": "source(0) * 2", "from": "v"},
+        "output": {"class": "accumulate_mean", "exp_average": 0.25, "from": "data",
+                   "reuse_params": {"map": {"mean_1": {"layer_output": "twice"}}}},
+    }  # fmt: skip
+    net = net_of(network, train=train)
+    if not train:
+        np.testing.assert_array_equal(net.run(feed()).layers["output"].value, [4.0] * 3)
+        return
+    with pytest.raises(ConfigError, match="updates its parameter 'mean_1', so what reuse_params gives for it must be"):
+        net.run(feed())
+
+
 def test_dropout_none_is_no_dropout() -> None:
     network = {"output": {"class": "copy", "from": "data", "dropout": None}}
     arrays = feed()

@@ -258,7 +258,7 @@ class RandomLayer(Layer):
             return ctx.variable(_STATE)
         layer = self.explicit_state.layer
         assert isinstance(layer, VariableLayer)
-        return ctx.lowering.params.variables[self.explicit_state.params[layer.plan.name].name]
+        return EmitContext(self.explicit_state, ctx.lowering).variable(layer.plan.name)
 
     def _draw(self, ctx: EmitContext, state: Any, shape: Any) -> Any:
         def number(value: Any, default: float = 0.0) -> Any:
