@@ -234,11 +234,11 @@ def test_a_layer_that_code_asks_for_is_a_dependency() -> None:
         np.testing.assert_allclose(value[i, :n], x[i, :n] + x[i, :n].mean(axis=0), rtol=1e-5)
 
 
-def test_the_step_of_a_loop() -> None:
-    unit = {"output": {
-        "class": "eval", "from": ["data:source", "prev:output"],
-        "eval": "source(0) * 0 + source(1) * 0 + tf.cast(self.network.get_rec_step_index(), 'float32')",
-    }}  # fmt: skip
+@pytest.mark.parametrize("sources", [["data:source", "prev:output"], ["data:source"]])
+def test_the_step_of_a_loop(sources: list[str]) -> None:
+    zero = " + ".join("source(%d) * 0" % i for i in range(len(sources)))
+    code = zero + " + tf.cast(self.network.get_rec_step_index(), 'float32')"
+    unit = {"output": {"class": "eval", "from": sources, "eval": code}}
     loop = run({"output": {"class": "rec", "from": "data", "unit": unit}})["output"]
     value = loop.value if loop.axes[0] == "B" else loop.value.transpose(1, 0, 2)
     np.testing.assert_array_equal(value[0, :, 0], np.arange(4))

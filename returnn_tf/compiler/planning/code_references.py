@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _CODE_OPTIONS = ("eval",)
+_OF_STEP = ("get_rec_step_index", "get_rec_step_info")
 _SKIPPED = ("CACHE", "PUSH_NULL", "PRECALL", "RESUME", "NOP")
 
 
@@ -23,6 +24,17 @@ def code_references(options: Mapping[str, Any]) -> Iterator[str]:
             code = _compiled(value)
         if isinstance(code, types.CodeType):
             yield from _names_in(code)
+
+
+def asks_for_step(options: Mapping[str, Any]) -> bool:
+    """Return whether functions, or the text of code, among the options ask the network for the step of the loop."""
+    for name, value in options.items():
+        if isinstance(value, str) and name in _CODE_OPTIONS and any(word in value for word in _OF_STEP):
+            return True
+        code = getattr(value, "__code__", None)
+        if isinstance(code, types.CodeType) and any(word in code.co_names for word in _OF_STEP):
+            return True
+    return False
 
 
 @functools.lru_cache(maxsize=512)

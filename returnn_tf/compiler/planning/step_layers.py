@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from returnn_tf.compiler.planning.code_references import asks_for_step
 from returnn_tf.compiler.planning.parse import LayerSpec, has_loss
 from returnn_tf.compiler.planning.zones import Links, Zone, Zones, find_zones, reachable, varying_layers
 from returnn_tf.graph.layer import Node
@@ -64,7 +65,7 @@ class StepLayers:
         links = self.links
         forced = []
         for name, spec in self.specs.items():
-            if self._whole or spec.cls.only_in_step() or name == "end":
+            if self._whole or spec.cls.only_in_step() or name == "end" or asks_for_step(spec.options):
                 if not self.follows_target(spec):
                     forced.append(name)
             cells = [*links[name].now, *links[name].prev]

@@ -192,6 +192,19 @@ def test_all_combinations_of_two_sources() -> None:
         assert len({(tuple(x), tuple(y)) for (_, x), (_, y) in zip(found, seconds[b])}) == len(found)
 
 
+def test_part_that_is_used_only_behind_the_loop() -> None:
+    two = {"p2": {"class": "softmax", "n_out": 3, "from": ["data:source"]}}
+    pair = {"from": ["p", "p2"], "target": None, "source_beam_sizes": [5, 3], "length_normalization": False}
+    second = {"class": "copy", "from": "output/out_1", "is_output_layer": True}
+    network = {
+        **frame_loop(pair, {**two, "second": second}),
+        "output": {"class": "copy", "from": "loop"},
+        "second": {"class": "copy", "from": "loop/second", "is_output_layer": True},
+    }
+    out = search_net(network).run(feed()).layers
+    assert out["second"].value.shape == out["output"].value.shape and out["second"].value.max() <= 2
+
+
 def test_two_targets_are_followed_in_training() -> None:
     layers = {
         "p2": {"class": "softmax", "n_out": 5, "from": ["data:source"]},
