@@ -20,7 +20,7 @@ from returnn_tf.graph.registry import LOSSES
 from returnn_tf.ops.initial_values import Constant, Drawn, FromTensorFlow
 from returnn_tf.ops.initializers import get_initializer
 from returnn_tf.tensor import AxisDesc, Data, Dim, DimKind, resolve_axes, resolve_axis
-from returnn_tf.tensor.axes import axes_of
+from returnn_tf.tensor.axes import axes_of, resolve_each
 
 #: Numbers in one parameter: 16 GiB of float32. A larger one is a mistake in the config.
 _MAX_PARAM_SIZE = 2**32
@@ -56,6 +56,15 @@ class PlanContext:
     def axes(self, data: Data, desc: Any) -> list[int]:
         """Return the indices of all axes that match; each name must match, except those of groups and "T?"."""
         return resolve_axes(data, desc, behavior_version=self.behavior_version, names=self.planner.dims.names)
+
+    def each_axes(self, data: Data, descs: Sequence[AxisDesc]) -> list[list[int]]:
+        """Return the indices of the axes that each description means; see `resolve_each`."""
+        return resolve_each(data, descs, behavior_version=self.behavior_version, names=self.planner.dims.names)
+
+    def each_axis(self, data: Data, descs: Sequence[AxisDesc]) -> list[int]:
+        """Return the index of the one axis that each description means."""
+        each = self.each_axes(data, descs)
+        return [axes[0] if len(axes) == 1 else self.axis(data, desc) for axes, desc in zip(each, descs)]
 
     def has_axis(self, data: Data, desc: AxisDesc) -> bool:
         """Return whether a known name or a dim means an axis."""

@@ -51,13 +51,8 @@ def resolve_axes(
     :raises ConfigError: for an unknown name, one which this behavior version does not allow, or one without an axis
     """
     if isinstance(desc, (list, tuple, set, frozenset)):
-        axes: list[int] = []
-        for part in desc:
-            found = resolve_axes(data, part, behavior_version=behavior_version, names=names)
-            if isinstance(part, Dim) and any(a in axes for a in found):
-                found = data.axes_of(part, without=axes)  # two dims that differ in priority mean two axes
-            axes += [a for a in found if a not in axes]
-        return axes
+        each = resolve_each(data, list(desc), behavior_version=behavior_version, names=names)
+        return list(dict.fromkeys(axis for axes in each for axis in axes))
     if desc is None:
         return []
     if isinstance(desc, Dim):
@@ -67,6 +62,26 @@ def resolve_axes(
     if isinstance(desc, int):
         return _by_index(data, desc, behavior_version)
     return _by_name(data, desc, behavior_version, names)
+
+
+def resolve_each(
+    data: Data, descs: Sequence[Any], *, behavior_version: int = 0, names: DimNames = NO_NAMES
+) -> list[list[int]]:
+    """Return the indices of the axes that each description denotes.
+
+    Of dims that differ in match priority only, each means an axis of its own.
+
+    :raises ConfigError: see `resolve_axes`
+    """
+    found: dict[int, list[int]] = {}
+    taken: list[int] = []
+    for i in sorted(range(len(descs)), key=lambda i: -descs[i].match_priority if isinstance(descs[i], Dim) else 0):
+        axes = resolve_axes(data, descs[i], behavior_version=behavior_version, names=names)
+        if isinstance(descs[i], Dim) and axes[0] in taken:
+            axes = data.axes_of(descs[i], without=taken) or axes
+        found[i] = axes
+        taken += axes
+    return [found[i] for i in range(len(descs))]
 
 
 def resolve_axis(data: Data, desc: AxisDesc, *, behavior_version: int = 0, names: DimNames = NO_NAMES) -> int:
@@ -140,7 +155,10 @@ def _marked(data: Data, desc: str, letter: str) -> int:
     axis = _MARKED[letter](data)
     if axis is None:
         kind = {"b": "batch", "t": "time", "f": "feature"}[letter]
-        raise AxisError("Axis %r means no axis of %s, which has no %s axis." % (desc, data, kind))
+        raise AxisError(
+            "Axis %r means no axis of %s, which has no %s axis. Name an axis by its dim, or mark one by set_axes of "
+            "reinterpret_data." % (desc, data, kind)
+        )
     return axis
 
 

@@ -45,6 +45,7 @@ class Data:
     :param sparse_dim: if the entries are label indices: the dim they index
     :param beam: the search whose hypotheses are part of the batch axis, or None
     :param vocab: label names, if known
+    :param version: 2: axes become time and feature axis only where a layer marks them, not by default
     :param unknown: only while a loop is planned: nothing is known yet about the value of the previous step
     """
 
@@ -55,6 +56,7 @@ class Data:
     sparse_dim: Optional[Dim] = None
     beam: Optional[Beam] = None
     vocab: Any = None
+    version: int = 1
     unknown: bool = False
 
     @classmethod
@@ -234,7 +236,7 @@ class Data:
 
     def with_time_axis_default(self) -> Data:
         """Set the time mark by the default rule, unless it is set."""
-        if self.time_axis is not None:
+        if self.time_axis is not None or self.version == 2:
             return self
         return self.replace(time_axis=default_time_axis(self.dims, exclude=self.feature_axis))
 

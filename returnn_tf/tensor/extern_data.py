@@ -61,6 +61,9 @@ class DataKeyOptions:
         help="1: time and feature axis are found by the axes; 2: there are none unless they are given. Default: 2 with "
         "'dims', else 1",
     )
+    batch: Any = option(None, help="the batch of a tensor", inert="the network has one batch")
+    beam: Any = option(None, help="the search of a tensor", inert="data come from no search")
+    control_flow_ctx: Any = option(None, help="the loop of a tensor", inert="data are outside of loops")
     name: Optional[str] = option(None, help="ignored, for old configs")
 
 
@@ -236,7 +239,15 @@ class _DataKey:
         return int(index) % rank
 
     def _data(self, dims: list[Dim], time_axis: Optional[int], feature_axis: Optional[int]) -> Data:
-        data = Data(tuple(dims), self.dtype, feature_axis, time_axis, self.sparse_dim, vocab=self.opts.vocab)
+        data = Data(
+            tuple(dims),
+            self.dtype,
+            feature_axis,
+            time_axis,
+            self.sparse_dim,
+            vocab=self.opts.vocab,
+            version=1 if self._marks else 2,
+        )
         if self.opts.dim is not None and data.dim != self.opts.dim and (self._marks or data.dim is not None):
             shape = tuple(d.size for d in dims if not d.is_batch)
             feature = "no feature axis" if feature_axis is None else "a feature axis of size %s" % data.dim

@@ -136,7 +136,7 @@ def _with_missing(common: Data, data: Data, missing: Sequence[int]) -> Data:
         axis = _place(common, dim)
         is_time = common.time_axis is None and a == data.time_axis
         common = common.with_axis(axis, dim, time=is_time)
-        if dim.kind is not DimKind.FEATURE and a != data.feature_axis:
+        if common.version == 2 or (dim.kind is not DimKind.FEATURE and a != data.feature_axis):
             continue
         by_default = is_default and axis == default_feature_axis(common.dims, common.time_axis)
         if common.sparse_dim is None and (common.feature_axis is None or by_default):

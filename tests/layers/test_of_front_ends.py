@@ -195,6 +195,12 @@ WEIGHTS = np.arange(9, dtype="float32").reshape(3, 3) ** 2
             np.exp(w - w.max(0)) / np.exp(w - w.max(0)).sum(0)).T),
         ({"class": "reinterpret_data", "from": "w", "set_dim_tags": {FEATURE: OTHER}}, lambda x, w: w),
         ({"class": "merge_dims", "from": "w", "axes": [MARKED, FEATURE]}, lambda x, w: w.reshape(9)),
+        ({"class": "merge_dims", "from": "w", "axes": [FEATURE, MARKED]}, lambda x, w: w.T.reshape(9)),
+        ({"class": "transpose", "from": "w", "perm": {FEATURE: MARKED, MARKED: FEATURE}}, lambda x, w: w.T),
+        ({"class": "transpose", "from": "w", "perm": [FEATURE, MARKED]}, lambda x, w: w.T),
+        ({"class": "swap_axes", "from": "w", "axis1": FEATURE, "axis2": MARKED}, lambda x, w: w.T),
+        ({"class": "dot", "from": ["w", "w"], "red1": [MARKED, FEATURE], "red2": [FEATURE, MARKED]}, lambda x, w: (
+            w * w.T).sum()),
     ],
 )  # fmt: skip
 def test_match_priority(layer: Any, expected: Any) -> None:
@@ -209,6 +215,8 @@ def test_match_priority(layer: Any, expected: Any) -> None:
     np.testing.assert_allclose(result.value, expected(arrays["data"], WEIGHTS), rtol=1e-4, atol=1e-5)
     if layer["class"] == "reinterpret_data":
         assert template(network).dims == (OTHER, FEATURE)
+        both = {**layer, "set_dim_tags": {FEATURE: OTHER, MARKED: FEATURE}}
+        assert template({**network, "output": both}).dims == (FEATURE, OTHER)
 
 
 def test_match_priority_of_a_dynamic_dim() -> None:
@@ -258,3 +266,37 @@ def test_marked_dims_in_out_shape(layer: Any, marks: Any) -> None:
 def test_marks_that_do_not_hold(mark: Any, match: str) -> None:
     layer = {"class": "reduce", "mode": "sum", "axis": "T", "from": "data"}
     fails({**layer, "out_shape": {batch_dim, FEATURE, mark}}, match)
+
+
+@pytest.mark.parametrize(
+    "layer, kinds",
+    [
+        ({"class": "activation", "activation": "tanh"}, "BTS"),
+        ({"class": "combine", "kind": "add", "from": ["data", "v"]}, "BTS"),
+        ({"class": "reduce", "mode": "sum", "axis": TIME}, "BS"),
+        ({"class": "gather", "axis": TIME, "position": 0}, "BS"),
+        ({"class": "split_dims", "axis": FEATURE, "dims": (SpatialDim("one", 1), OTHER)}, "BTSS"),
+        ({"class": "stack", "from": ["data", "data"]}, "BTSS"),
+        ({"class": "layer_norm", "in_dim": FEATURE}, "BTS"),
+        ({"class": "eval", "eval": "source(0)", "out_type": {"dims": [batch_dim, TIME, FEATURE]}}, "BTS"),
+        ({"class": "linear", "activation": None, "in_dim": FEATURE, "n_out": 4}, "BTF"),  # a layer may mark one
+        ({"class": "reinterpret_data", "set_axes": {"F": FEATURE}}, "BTF"),
+    ],
+)
+def test_dims_without_version_mark_nothing(layer: Any, kinds: str) -> None:
+    """Results have marks only where a layer makes a feature axis or is told to mark one."""
+    network = {
+        "v": {"class": "variable", "shape": [FEATURE]},
+        "output": {"from": "data", **layer},
+    }
+    data = template(network, extern_data={"data": {"dims": (batch_dim, TIME, FEATURE)}})
+    assert "".join(sorted(data.axis_kinds)) == "".join(sorted(kinds)) and data.time_axis is None
+
+
+@pytest.mark.parametrize("layer", [
+    {"class": "linear", "activation": None, "n_out": 4}, {"class": "softmax", "n_out": 4}, {"class": "layer_norm"},
+    {"class": "reduce", "mode": "sum", "axis": "T"}, {"class": "reduce", "mode": "sum", "axis": "F"},
+])  # fmt: skip
+def test_what_needs_a_mark(layer: Any) -> None:
+    extern_data = {"data": {"dims": (batch_dim, TIME, FEATURE)}}
+    fails({"from": "data", **layer}, "has no (time|feature) axis.*reinterpret_data", extern_data=extern_data)

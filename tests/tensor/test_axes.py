@@ -120,8 +120,9 @@ MARKED, MORE = SQUARE.with_priority(1), SQUARE.with_priority(2)
         ([SQUARE], MARKED, [0]),
         ([MARKED], SQUARE, [0]),
         ([MARKED, SQUARE], [MARKED, SQUARE], [0, 1]),
-        ([MARKED, SQUARE], [SQUARE, MARKED], [0, 1]),
-        ([MARKED, SQUARE, MORE], [SQUARE, MARKED, MORE], [2, 0, 1]),
+        ([MARKED, SQUARE], [SQUARE, MARKED], [1, 0]),
+        ([MARKED, SQUARE, MORE], [SQUARE, MARKED, MORE], [1, 0, 2]),
+        ([MARKED, SQUARE], [SQUARE, SQUARE], [0, 1]),
         ([MARKED], [SQUARE, MARKED], [0]),
     ],
 )

@@ -225,13 +225,10 @@ _STRICT_VERSION = 14
 def prefer_axes(ctx: PlanContext, data: Data, desc: Any) -> list[int]:
     """Resolve a description; a dim matches an anonymous axis of its size if no axis is the dim itself."""
     if isinstance(desc, (list, tuple)):
-        axes: list[int] = []
-        for part in desc:
-            found = prefer_axes(ctx, data, part)
-            if isinstance(part, Dim) and any(i in axes for i in found):
-                found = data.axes_of(part, without=axes)
-            axes += [i for i in found if i not in axes]
-        return axes
+        several = [part for part in desc if isinstance(part, Dim) and ctx.has_axis(data, part)]
+        known = dict(zip(several, ctx.each_axis(data, several)))
+        each = ([known[part]] if part in several else prefer_axes(ctx, data, part) for part in desc)
+        return list(dict.fromkeys(axis for axes in each for axis in axes))
     if isinstance(desc, Dim) and not ctx.has_axis(data, desc):
         found = [i for i, d in enumerate(data.dims) if d.agrees_with(desc)][:1]
         if found:

@@ -147,8 +147,8 @@ class BooleanMaskLayer(Planned[BooleanMaskPlan]):
         if mask.dtype != "bool":
             raise ctx.error("the mask %r must be bool, but it is %s. Use a compare layer." % (self.mask.path, mask))
         dims = [self.dims] if isinstance(self.dims, (int, Dim)) else self.dims
-        axes = [ctx.axis(data, d) for d in dims]
-        mask_axes = [ctx.axis(mask, d) for d in dims]
+        axes = ctx.each_axis(data, dims)
+        mask_axes = ctx.each_axis(mask, dims)
         if sorted(mask_axes) != list(range(mask.rank)) or not axes:
             raise ctx.error(
                 "dims [%s] must be all dims of the mask %s. To drop frames of each sequence separately, use e.g. "

@@ -81,7 +81,8 @@ class MergeDimsLayer(ConcatInputLayer, Planned[MergeDimsPlan]):
     def _merged_axes(self, ctx: PlanContext, data: Data) -> list[int]:
         axes = ctx.axes(data, self.axes)
         if isinstance(self.axes, (list, tuple)):
-            named = [axis for part in self.axes if ctx.has_axis(data, part) for axis in ctx.axes(data, part)]
+            parts = [part for part in self.axes if ctx.has_axis(data, part)]
+            named = [axis for found in ctx.each_axes(data, parts) for axis in found]
             twice = next((axis for axis in axes if named.count(axis) > 1), None)
             if twice is not None:
                 raise ctx.error("axes names %s of %s twice." % (data.dims[twice], data))

@@ -78,7 +78,7 @@ class PadLayer(ConcatInputLayer, Planned[PadPlan]):
     def _axes(self, ctx: PlanContext, data: Data) -> list[int]:
         if not isinstance(self.axes, (list, tuple)):
             return ctx.axes(data, self.axes)
-        return [ctx.axis(data, a) for a in self.axes]
+        return ctx.each_axis(data, self.axes)
 
     def _amounts(self, ctx: PlanContext, count: int) -> list[tuple[int, int]]:
         given = self.padding

@@ -135,8 +135,8 @@ class ReinterpretDataLayer(ConcatInputLayer, Planned[ReinterpretDataPlan]):
         assert self.set_dim_tags is not None
         renamed = []
         before = data
-        for desc, dim in self.set_dim_tags.items():
-            axis = ctx.axis(before, desc)
+        axes = ctx.each_axis(before, list(self.set_dim_tags))
+        for axis, dim in zip(axes, self.set_dim_tags.values()):
             old = before.dims[axis]
             if old.size is not None and dim.size is None and dim.expr is None:
                 dim = ctx.bind(dim, Dim(dim.kind, old.size, dim.description, auto=True))

@@ -59,7 +59,7 @@ class ReshapeLayer(ConcatInputLayer, Planned[ReshapePlan]):
     def template(self, ctx: PlanContext) -> ReshapePlan:
         """Infer the output: the new axes in the place of the first of the in_dims."""
         data = self.input_template(ctx)
-        merged = [ctx.axis(data, d) for d in self.in_dims]
+        merged = ctx.each_axis(data, self.in_dims)
         if not merged:
             raise ctx.error("in_dims must not be empty.")
         rest = [a for a in range(data.rank) if a not in merged]

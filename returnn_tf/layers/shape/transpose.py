@@ -52,13 +52,12 @@ class TransposeLayer(ConcatInputLayer, Planned[TransposePlan]):
 
     def _order(self, ctx: PlanContext, data: Data) -> list[int]:
         if not isinstance(self.perm, Mapping):
-            order = [ctx.axis(data, desc) for desc in self.perm]
+            order = ctx.each_axis(data, self.perm)
             if sorted(order) != list(range(data.rank)):
                 raise ctx.error("perm must name every axis of %s once, got %s." % (data, [str(d) for d in self.perm]))
             return order
-        given: dict[int, int] = {}
-        for target, source in self.perm.items():
-            given[ctx.axis(data, target)] = ctx.axis(data, source)
+        targets, sources = (ctx.each_axis(data, list(part)) for part in (self.perm.keys(), self.perm.values()))
+        given = dict(zip(targets, sources))
         if len(given) < len(self.perm) or len(set(given.values())) < len(given):
             raise ctx.error("perm names an axis of %s twice." % data)
         rest = iter([a for a in range(data.rank) if a not in given.values()])
@@ -96,7 +95,7 @@ class SwapAxesLayer(ConcatInputLayer, Planned[SwapAxesPlan]):
     def template(self, ctx: PlanContext) -> SwapAxesPlan:
         """Infer the output: the exchanged order."""
         data = self.input_template(ctx)
-        first, second = ctx.axis(data, self.axis1), ctx.axis(data, self.axis2)
+        first, second = ctx.each_axis(data, [self.axis1, self.axis2])
         order = list(range(data.rank))
         order[first], order[second] = second, first
         out = data.permuted(order)

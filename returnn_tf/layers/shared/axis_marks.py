@@ -11,7 +11,7 @@ from returnn_tf.tensor.data import default_feature_axis
 
 def with_feature_default(data: Data) -> Data:
     """Mark the feature axis of dense data that lacks one by the default rule."""
-    if data.feature_axis is not None or data.sparse_dim is not None:
+    if data.feature_axis is not None or data.sparse_dim is not None or data.version == 2:
         return data
     return data.replace(feature_axis=default_feature_axis(data.dims, data.time_axis))
 

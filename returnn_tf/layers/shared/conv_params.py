@@ -88,7 +88,7 @@ class ConvParams:
             for target, source in self.filter_perm.items():
                 order[ctx.axis(data, target)] = ctx.axis(data, source)
         elif self.filter_perm is not None:
-            order = [ctx.axis(data, desc) for desc in self.filter_perm]
+            order = ctx.each_axis(data, self.filter_perm)
         if sorted(order) != list(range(data.rank)):
             raise ctx.error("filter_perm %r is not a permutation of the axes of %s." % (self.filter_perm, data))
         return order

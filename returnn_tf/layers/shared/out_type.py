@@ -65,7 +65,7 @@ def _changed(ctx: PlanContext, data: Data, out_type: Optional[Mapping[str, Any]]
     dims = out_type.get("dims", out_type.get("dim_tags"))
     sparse_dim = _sparse_dim(ctx, data, out_type)
     if dims is not None:
-        return Data.from_dims(dims, dtype=data.dtype, sparse_dim=sparse_dim, **_given_marks(out_type))
+        return Data.from_dims(dims, dtype=data.dtype, sparse_dim=sparse_dim, **_given_marks(data, out_type))
     dim = out_type.get("dim", data.dim)
     if sparse_dim is not None or "sparse" in out_type or "sparse_dim" in out_type:
         data = data.replace(sparse_dim=sparse_dim, feature_axis=None if sparse_dim is not None else data.feature_axis)
@@ -153,16 +153,17 @@ def _with_shape(ctx: PlanContext, data: Data, out_type: Mapping[str, Any], dim: 
             dims.append(Dim(DimKind.SPATIAL, size, "%s:static%d" % (ctx.node.path, i), auto=True))
     if batch is not None and batch_axis is not None:
         dims.insert(batch_axis, batch)
-    kwargs = _given_marks(out_type)
+    kwargs = _given_marks(data, out_type)
     if data.sparse_dim is None and dim is None:
         kwargs.setdefault("feature_axis", None)
     return Data.from_dims(dims, dtype=data.dtype, sparse_dim=data.sparse_dim, **kwargs)
 
 
-def _given_marks(out_type: Mapping[str, Any]) -> dict[str, Optional[int]]:
-    """Return the time and the feature axis that the options define; others are found by the axes."""
-    unmarked = out_type.get("version") == 2
-    marks: dict[str, Optional[int]] = {"time_axis": None, "feature_axis": None} if unmarked else {}
+def _given_marks(data: Data, out_type: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the version, and the time and feature axis that the options define; others are found by the axes."""
+    marks: dict[str, Any] = {"version": out_type.get("version") or data.version}
+    if marks["version"] == 2:
+        marks.update(time_axis=None, feature_axis=None)
     for name, option_name in (("time_axis", "time_dim_axis"), ("feature_axis", "feature_dim_axis")):
         if option_name in out_type:
             marks[name] = out_type[option_name]

@@ -87,7 +87,7 @@ def spatial_axes(ctx: PlanContext, data: Data, given: Any, count: int, what: str
     found = data.spatial_axes
     if given is not None:
         descs = list(given) if isinstance(given, (list, tuple)) else [given]
-        found = [ctx.axis(data, desc) for desc in descs]
+        found = ctx.each_axis(data, descs)
     elif len(found) > count and ctx.behavior_version < 8:
         # Old versions guess: dynamic axes first.
         found = sorted(sorted(found, key=lambda i: not data.dims[i].is_dynamic)[:count])
