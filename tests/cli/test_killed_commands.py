@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import returnn_tf
 from returnn_tf.config import Config
+from tests import processes
 from tests.waiting import LONG
 
 #: Command -> where it is killed, module and name, and its arguments, the first of which is written.
@@ -57,12 +56,12 @@ def test_the_next_one_removes_it(command: str, tmp_path: pathlib.Path, monkeypat
         soundfile.write("a.wav", np.zeros(800), 8000)
         (tmp_path / "list.tsv").write_text("file\ttext\na.wav\tsome words\n")
     module, name, arguments = COMMANDS[command]
-    line = [sys.executable, "-c", _RUN, module, name, *command.split(), *arguments]
+    line = ["-c", _RUN, module, name, *command.split(), *arguments]
     before = set(os.listdir())
-    killed = subprocess.run(line, env={**os.environ, "KILLED": "1"}, capture_output=True, text=True, timeout=LONG)
+    killed = processes.run(line, env={**os.environ, "KILLED": "1"}, timeout=LONG)
     left = set(os.listdir()) - before
     assert killed.returncode == 9 and len(left) == 1 and ".tmp-" in left.pop(), killed.stderr
-    done = subprocess.run(line, capture_output=True, text=True, timeout=LONG)
+    done = processes.run(line, timeout=LONG)
     assert done.returncode == 0, done.stderr
     (made,) = set(os.listdir()) - before
     assert made.startswith("out")

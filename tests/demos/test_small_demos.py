@@ -27,7 +27,10 @@ def config_path(name: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CONFIGS))
+@pytest.mark.parametrize(
+    "name",
+    ["12ax", "user_layer", *(pytest.param(n, marks=pytest.mark.long) for n in ("eval_heavy", "frame_classifier"))],
+)
 def test_trains(name, run_demo, tmp_path):
     run_demo("-m", "returnn_tf", config_path(name))
     epochs = read_file(str(tmp_path / "out" / "learning_rates"))

@@ -410,7 +410,13 @@ def test_the_end_label_of_the_references_is_no_error(end: dict[str, Any], capsys
     assert "decision: label errors 0.00% (0 of 6: 0 substitutions, 0 deletions, 0 insertions)" in text
     assert "decision: the end label 0 (</s>) of 4 references does not count" in text
     assert "eval: error 0.0\n" in text and "word errors" not in text
-    found = search(load_network(Config({**SETTINGS, "network": _with_end(**end)}), search=True)[0], DATASET, "decision")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [ENDS[0], ENDS[-1]], ids=["", "in the hypotheses"])
+def test_the_end_label_of_the_references_is_none_of_their_text(end: dict[str, Any]) -> None:
+    config = Config({**SETTINGS, "network": _with_end(**end)})
+    found = search(load_network(config, search=True)[0], DATASET, "decision")
     assert [each.reference for each in found] == [each.text.replace("</s>", "").strip() for each in found]
     assert (found.errors.total, found.errors.reference) == (0, 6)
 
