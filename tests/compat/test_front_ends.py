@@ -91,7 +91,12 @@ CASES: list[tuple[str, str]] = [
     ("LABELS.feature_dim_or_sparse_dim, X.feature_dim_or_sparse_dim", "(G, F)"),
     ("LABELS.get_kwargs()['sparse_dim'], X.get_kwargs()['dim_tags']", "(G, (batch_dim, T, F))"),
     ("Data(**X.get_kwargs()).dim_tags", "X.dim_tags"),
-    ("X.verify_out_shape({batch_dim, T, F})", "None"),
+    ("X.verify_out_shape({batch_dim, T, F}), X.sanity_check()", "(None, None)"),
+    ("X.copy_add_dim_by_tag(S).dim_tags, X.copy_add_dim_by_tag(S).time_dim_axis", "((batch_dim, S, T, F), 2)"),
+    ("X.copy_add_dim_by_tag(S, axis=-1).dim_tags", "(batch_dim, T, F, S)"),
+    ("LABELS.copy_template_excluding_axis(0).copy_add_dim_by_tag(batch_dim).dim_tags", "(batch_dim, T)"),
+    ("X.get_batch_dim_tag(), X.size_dtype, X.undefined", "(batch_dim, 'int32', False)"),
+    ("get_layer_class('copy').fixup_out_data(output=X, network=None) is X", "True"),
     # dims
     ("[T.is_dynamic(), F.is_dynamic(), batch_dim.is_dynamic(), F.is_static()]", "[True, False, False, True]"),
     ("T.get_for_batch_ctx(X.batch, None) is T and T.get_same_base() is T", "True"),

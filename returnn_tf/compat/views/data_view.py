@@ -223,6 +223,31 @@ class DataView:
         """Return the marked ones of `dim_tags_set_implicit`."""
         return {dim for dim in self.dim_tags_set_implicit if not isinstance(dim, Dim)}
 
+    @property
+    def size_dtype(self) -> str:
+        """Return the dtype of lengths."""
+        return "int32"
+
+    @property
+    def undefined(self) -> bool:
+        """Return False: the template is known."""
+        return False
+
+    def sanity_check(self, **options: Any) -> None:
+        """Check that the attributes that were set agree with each other.
+
+        :raises ConfigError: they contradict each other
+        """
+        del options
+        assert self.template is not None
+
+    def get_batch_dim_tag(self) -> Dim:
+        """Return the dim of the batch axis.
+
+        :raises ConfigError: there is none
+        """
+        return self.get_dim_tag_from_description("B")
+
     def verify_out_shape(self, out_shape: Any, **options: Any) -> None:
         """Check that the dims are these, as the option ``out_shape`` does.
 
@@ -657,6 +682,24 @@ class DataView:
         """Return a copy without the tensor, with a new time axis."""
         dim = Dim(DimKind.SPATIAL, None, "%s:time" % (name or self.name), auto=True)
         return self._with(self.template.with_axis(time_dim_axis, dim, time=True), None, name)
+
+    def copy_add_dim_by_tag(self, dim_tag: Dim, unbroadcast: bool = False, axis: Optional[int] = None) -> DataView:
+        """Return a copy of the template with one more axis.
+
+        :param unbroadcast: not used: there is no tensor
+        :param axis: its index, counted with batch (default: the first one for batch, the last one for features; others
+            come after the batch)
+        """
+        del unbroadcast
+        if self.placeholder is not None:
+            raise self.error("copy_add_dim_by_tag: only templates get another axis. Use tf.expand_dims for the tensor.")
+        data = self.template
+        if axis is None:
+            behind = data.rank if dim_tag.kind is DimKind.FEATURE else int(data.batch_axis == 0)
+            axis = 0 if dim_tag.is_batch else behind
+        feature = dim_tag.kind is DimKind.FEATURE and data.feature_axis is None and data.sparse_dim is None
+        time = dim_tag.is_dynamic and data.time_axis is None
+        return self._with(data.with_axis(axis % (data.rank + 1), dim_tag, feature=feature, time=time), None)
 
     def copy_template_set_ctx(self, ctx: Any) -> DataView:
         """Return a copy without the tensor, with a note about the loop or branch that it is in."""

@@ -102,6 +102,12 @@ class LayerBase:
         return output_like(**kwargs)
 
     @classmethod
+    def fixup_out_data(cls, output: DataView, **kwargs: Any) -> DataView:
+        """Return the template as it is: nothing is left to complete."""
+        del kwargs
+        return output
+
+    @classmethod
     def get_rec_initial_extra_outputs(cls, batch_dim: Any, rec_layer: Any = None, **kwargs: Any) -> dict[str, Any]:
         """Return the state before the first step of a loop, by name."""
         return {}

@@ -96,12 +96,6 @@ class SpecificLayer(LayerBase):
             if info.refs and d.get(info.name) is not None:
                 d[info.name] = map_strings(info, d[info.name], get_layer)
 
-    @classmethod
-    def fixup_out_data(cls, output: DataView, **kwargs: Any) -> DataView:
-        """Return the template as it is."""
-        del kwargs
-        return output
-
 
 #: Argument: for each source, what follows its name in the tuple that ``from`` has in place of a name.
 _SOURCE_OPTIONS = "source_options"
