@@ -459,6 +459,7 @@ for make in (
 """
 
 
+@pytest.mark.slow
 def test_what_needs_a_missing_room_is_one_clear_error(tmp_path):
     """A dataset, an option of a layer, and a loss."""
     lines = [line for line in run(tmp_path, WITHOUT_RASR).stdout.splitlines() if not line.startswith("  ")]

@@ -108,6 +108,7 @@ def test_a_fast_run_has_one_budget(suite: pytest.Pytester) -> None:
     result.stdout.re_match_lines([r"all +6 +\d+\.\d +0   over its budget"])
 
 
+@pytest.mark.slow
 def test_short_output_has_no_account(suite: pytest.Pytester) -> None:
     assert "budget" not in suite.runpytest_inprocess("-q", "cases/b").stdout.str()
     assert "budget" in suite.runpytest_inprocess("-q", "cases/a", "-k", "slow").stdout.str()

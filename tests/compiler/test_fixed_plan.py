@@ -186,6 +186,7 @@ def test_a_loss_of_a_plan_cannot_be_changed() -> None:
         loss.scale = 2.0  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(NETWORKS, list(NETWORKS)[:1]))
 def test_one_plan_is_lowered_in_two_threads_at_once(name: str) -> None:
     net = net_of(NETWORKS[name])

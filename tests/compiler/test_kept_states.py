@@ -106,6 +106,7 @@ def test_pieces_continue_each_other(name: str) -> None:
     check_pieces(output_of(net), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm", "cell", "attention"])
 def test_without_init(name: str) -> None:
     """The state of the last pass is the first of the next one."""

@@ -73,6 +73,7 @@ def test_one_dim_for_two_keys_needs_its_lengths_once() -> None:
     assert net.run(feed).losses["output"] > 0
 
 
+@pytest.mark.slow
 def test_gradient_is_numeric_gradient() -> None:
     net = _net(
         {

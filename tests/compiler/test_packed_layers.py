@@ -194,6 +194,7 @@ def test_which_layers_skip_padding(case: str) -> None:
     assert packed(net, **settings) == expected
 
 
+@pytest.mark.slow
 def test_not_in_evaluation_nor_without_native_ops() -> None:
     assert not packed(feed_forward(6), train=False)
     with portable_ops():

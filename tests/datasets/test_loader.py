@@ -292,6 +292,7 @@ print(loader.pid, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("forked", [False, True])
 @pytest.mark.parametrize("end", ["time.sleep(1000)", "pass", "raise ValueError", "os._exit(3)"])

@@ -54,6 +54,7 @@ class LogsInThread:
         connection.recv()
 
 
+@pytest.mark.slow
 def test_log_of_another_thread(capsys):
     """Its lines come between the messages, not within them."""
     with contextlib.closing(WorkerProcess(LogsInThread(), "process")) as process:

@@ -121,6 +121,7 @@ def test_a_manifest_of_an_earlier_version_is_taken_as_it_is(tmp_path: pathlib.Pa
     assert checkpoint.validate(str(tmp_path / "net.001")) is None
 
 
+@pytest.mark.slow
 def test_the_order_of_an_epoch_is_computed_once_for_all_its_checkpoints(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

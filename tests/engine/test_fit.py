@@ -247,6 +247,7 @@ def test_network_of_another_config() -> None:
         returnn_tf.Trainer(net, Config(SETTINGS)).fit(TRAIN, epochs=1)
 
 
+@pytest.mark.slow
 def test_history_in_notebooks() -> None:
     """The best value of each score is bold; curves are a picture."""
     history = History(

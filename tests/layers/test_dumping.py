@@ -76,6 +76,7 @@ def test_statistics_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(shown, histogram, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_decide_keep_beam_keeps_hypotheses_and_scores() -> None:
     loop = {
         "class": "rec", "from": [], "max_seq_len": 3, "unit": {

@@ -197,6 +197,7 @@ def test_scatter_errors(options, message):
     fails({**SCATTER, "from": "data", **options}, message)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("search", [False, True])
 @pytest.mark.parametrize("gather", [{"class": "gather", "axis": "T"}, {"class": "gather_nd"}])

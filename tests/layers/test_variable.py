@@ -53,6 +53,7 @@ def test_initial_value_of_a_constant_layer():
     fails({"class": "variable", "shape": [2], "init_by_layer": "data"}, "does not fit the parameter")
 
 
+@pytest.mark.slow
 def test_initial_value_of_any_layer():
     """The layers are computed once, from the initial values of the parameters that they read."""
     network = {

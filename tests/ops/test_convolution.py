@@ -105,6 +105,7 @@ def test_transposed_convolution(size, stride, padding, extra, cut):
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths,size", [([231], [32]), ([4, 60], [3, 32])])
 def test_depthwise_gradient_of_long_filters(lengths, size):
     """The CPU kernel of TensorFlow fails for some of these sizes, so that another form is taken there."""

@@ -202,6 +202,7 @@ def test_other_weights_are_computed(case: str) -> None:
     assert "RtfAttention" not in op_types(OTHERS[case], train=True)
 
 
+@pytest.mark.slow
 def test_evaluation_keeps_its_ops() -> None:
     """Evaluation and export need no more libraries than before."""
     net = with_loss(self_attention())

@@ -80,6 +80,7 @@ def test_without_native_ops() -> None:
         np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [False, True], ids=["default", "plain"])
 def test_without_frames(plain: bool) -> None:
     """A batch of empty sequences in a graph, which knows neither the number of frames nor that of sequences."""
