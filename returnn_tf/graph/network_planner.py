@@ -50,6 +50,10 @@ class NetworkPlanner(abc.ABC):
         """Return the node of a layer of this network, or None if it has no such layer."""
 
     @abc.abstractmethod
+    def planned(self, name: str) -> Optional[Node]:
+        """Return a layer of this network if it is planned already, else None."""
+
+    @abc.abstractmethod
     def owner_of_params(self, ref: str, where: str) -> Node:
         """Return the layer whose parameters a name in ``reuse_params`` refers to."""
 

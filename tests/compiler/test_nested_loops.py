@@ -116,3 +116,40 @@ def test_planning_does_not_explode_where_sources_are_unknown_first_or_a_layer_fa
     assert counts[1] < 5 * counts[0], counts
     counts = [planned_layers(depth, {"class": "combine", "kind": "add"}, fails=True) for depth in (4, 8)]
     assert counts[1] < 5 * counts[0], counts
+
+
+def chain(links: int, *, loops: bool) -> dict[str, Any]:
+    """Return a unit of layers that each take the one before from the previous step; the first one takes the last.
+
+    :param loops: whether each has a loop of its own
+    """
+    last = "last" if loops else "counter"
+    step = {"output": {"class": "combine", "kind": "add", "from": ["data:source", "prev:output"]}}
+    unit: dict[str, Any] = {}
+    for i in range(links):
+        source = ["prev:%s%d" % (last, i - 1)] if i else ["data:source", "prev:%s%d" % (last, links - 1)]
+        unit["link%d" % i] = {"class": "combine", "kind": "add", "from": source}
+        unit["counter%d" % i] = {"class": "planning_counter", "from": "link%d" % i}
+        if loops:
+            unit["two%d" % i] = {"class": "expand_dims", "axis": "T", "dim": 2, "from": "counter%d" % i}
+            unit["loop%d" % i] = {"class": "rec", "from": "two%d" % i, "unit": step}
+            unit["last%d" % i] = {"class": "reduce", "mode": "max", "axis": "T", "from": "loop%d" % i}
+    return {**unit, "output": {"class": "copy", "from": "%s%d" % (last, links - 1)}}
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_a_chain_of_previous_values_is_planned_in_its_order(loops: bool) -> None:
+    counts = []
+    for links in (5, 10, 25):
+        PLANNED.clear()
+        network = {"output": {"class": "rec", "from": "data", "unit": chain(links, loops=loops)}}
+        plan_from_config(Config({"behavior_version": 21, "extern_data": {"data": {"dim": 3}}, "network": network}))
+        counts.append(len(PLANNED) / links)
+    assert max(counts) < 5  # does not grow with the length
+
+
+def test_a_long_chain_in_another_order_is_planned_as_well() -> None:
+    unit = dict(reversed(list(chain(25, loops=False).items())))
+    network = {"output": {"class": "rec", "from": "data", "unit": unit}}
+    plan = plan_from_config(Config({"behavior_version": 21, "extern_data": {"data": {"dim": 3}}, "network": network}))
+    assert plan.by_path()["output"].output.axis_kinds == ("T", "B", "F")

@@ -229,6 +229,10 @@ class Planner(NetworkPlanner):
             return self.compilation.loop_losses and not self.search and has_loss(spec, False)
         return has_loss(spec, self.search)
 
+    def planned(self, name: str) -> Optional[Node]:
+        """Return a layer of this network if it is planned already, else None."""
+        return self._nodes[name] if self._marks.get(name) == _DONE else None
+
     def node(self, name: str) -> Node:
         """Return the planned layer of this network; plan it and its dependencies first if necessary."""
         if name in self._nodes:
@@ -1001,7 +1005,9 @@ class LoopPlanner:
         known = dataclasses.replace(known, guessed=frozenset(names))
         strict = False
         error: Optional[ConfigError] = None
-        for _ in range(MAX_ROUNDS):
+        rounds = 0
+        while rounds < MAX_ROUNDS + len(self._transfer.round.prevs):  # of a chain, each round finds one at least
+            rounds += 1
             current = self._transfer.round = Round(known, strict=strict, whole=whole)
             planner = self.planners[Zone.STEP] = self._planner_of_step(current)
             try:

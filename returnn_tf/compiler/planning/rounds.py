@@ -55,6 +55,11 @@ class KnownPrev(PrevLayer):
         self._data = data
         self._state = hidden_state
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether an earlier round found a template."""
+        return self._data is not None and not self._data.unknown
+
     def template(self, ctx: Any) -> Data:
         """Return the template known so far."""
         ctx.node.hidden_state = self._state

@@ -16,7 +16,7 @@ from returnn_tf.compiler.planning.initial_outputs import (
 )
 from returnn_tf.compiler.planning.iterated_axis import IteratedAxis
 from returnn_tf.compiler.planning.parse import LayerSpec
-from returnn_tf.compiler.planning.rounds import Round, RoundResult
+from returnn_tf.compiler.planning.rounds import KnownPrev, Round, RoundResult
 from returnn_tf.compiler.planning.scope import Scope
 from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
 from returnn_tf.compiler.planning.sub_output import SubOutputLayer
@@ -27,7 +27,7 @@ from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.hidden_state import GetLastHiddenStateLayer
-from returnn_tf.layers.rec.state import LastStateLayer
+from returnn_tf.layers.rec.state import LastStateLayer, carried_state_of
 from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.loops.nodes import (
     AccumLayer,
@@ -167,7 +167,7 @@ class ZoneTransfer:
                 if not self.round.known.templates:
                     given = self._layers.specs[name].options.get("initial_output")
                     self.round.lacks_axes |= name != ref or names_layer(given)
-                prevs[ref] = self._add(self._planners[to], "prev:" + ref, self.round.known.prev(ref))
+                prevs[ref] = self._add(self._planners[to], "prev:" + ref, self._known_prev(name, ref))
             return prevs[ref]
         home = zone if zone is not Zone.STEP else Zone.AFTER
         if (ref, home) not in self._shifts:
@@ -180,6 +180,23 @@ class ZoneTransfer:
             self._shifts[ref, home] = self._add(self._parent, "prev:" + ref, shift, *sources)
         return self.transfer(self._shifts[ref, home], home, to)
 
+    def _known_prev(self, name: str, ref: str) -> KnownPrev:
+        """Return ``prev:<ref>`` as the round before knows it, else as the layer was planned in this round already.
+
+        So a chain of such values needs no round for each link, if its layers are planned in their order.
+        """
+        known = self.round.known.prev(ref)
+        node = self._planners[Zone.STEP].planned(name) if name == ref and not known.is_known else None
+        if node is None or node.output.unknown or node.path in self.round.guessed:
+            return known
+        if names_layer(self._layers.specs[name].options.get("initial_output")):
+            return known  # the axes of that layer may be more
+        return KnownPrev(ref, self._of_one_step(node.output), carried_state_of(node))
+
+    def _of_one_step(self, data: Data) -> Data:
+        """Return a template without the axis of the steps of this loop; all steps of a loop around may be in it."""
+        return data.without_axes([i for i in data.loop_axes if data.dims[i] is self.loop_dim])
+
     def part(self, zone: Zone, ref: str) -> Node:
         """Return the layer of the loop, or its part such as "output/out_1", that ``prev:<ref>`` names."""
         return self._planners[zone].resolve(ref, "Layer %r" % self._owner.path)
@@ -191,7 +208,7 @@ class ZoneTransfer:
         :param guessed: see `with_initial_axes`
         """
         initial = initial_layer(self._planners[zone], self._scope, self._zones, self._spec_of_initial(ref, node))
-        data = node.output.without_axes(node.output.loop_axes)
+        data = self._of_one_step(node.output)
         return data if initial is None else with_initial_axes(data, initial.output, guessed=guessed)
 
     def initial_output(self, zone: Zone, ref: str, node: Node, prev: Data) -> InitialOutput:
