@@ -56,7 +56,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
             ["returnn-tf", "data", "info", "my.config"],
             ["returnn-tf", "export", "my.config", "--epoch", "1", "--output", "exported"],
         ],
-        [["doctor"]],
+        pytest.param([["doctor"]], marks=pytest.mark.long),  # tests/cli/test_doctor.py has doctor --quick
     ],
     ids=["train, data info, export", "doctor"],
 )
