@@ -261,3 +261,22 @@ def test_misspelt_search(name: str, told: bool, capsys: pytest.CaptureFixture[st
     }
     plan_from_config(config_of(network))
     assert ("Did you mean 'extra.search:'?" in capsys.readouterr().out) == told
+
+
+def test_outputs_inside_of_shared_subnetworks() -> None:
+    """Each extra network has them too, if something of it needs the subnetwork; the layers are computed once."""
+    linear = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
+    network = {
+        "sub": {"class": "subnetwork", "from": "data", "subnetwork": {
+            "output": linear, "inside": {**linear, "is_output_layer": True}}},
+        "behind": {"class": "copy", "from": "sub"},
+        "output": {"class": "copy", "from": "behind"},
+        "first": {"class": "copy", "from": "extra.1:behind", "is_output_layer": True},
+        "second": {"class": "copy", "from": "extra.2:sub/inside", "is_output_layer": True},
+    }  # fmt: skip
+    net = net_of(network)
+    assert len(net.params) == 4
+    layers = net.run(feed()).layers
+    assert set(layers) == {"output", "first", "second", "sub/inside", "extra.1:sub/inside", "extra.2:sub/inside"}
+    for name in ("extra.1:sub/inside", "extra.2:sub/inside", "second"):
+        np.testing.assert_array_equal(layers[name].value, layers["sub/inside"].value)

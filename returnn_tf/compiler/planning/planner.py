@@ -53,6 +53,7 @@ from returnn_tf.graph.network_planner import NetworkPlanner
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.sealing import SealedError
+from returnn_tf.layers.math.copy import CopyLayer
 from returnn_tf.layers.rec.state import carried_state_of
 from returnn_tf.layers.search.loop_search import loop_search
 from returnn_tf.logging.log import log
@@ -326,7 +327,9 @@ class Planner(NetworkPlanner):
             if found is not None:
                 return found
         if self._main is not None and self.scope.is_shared(ref):
-            return self._main.resolve(self.scope.own_name(ref), where)
+            node = self._main.resolve(self.scope.own_name(ref), where)
+            self._add_shared_results(self._main, ref)
+            return node
         ref = self.scope.own_name(ref)
         if ref.startswith("base:"):
             data = ref[len("base:") :]
@@ -828,6 +831,19 @@ class Planner(NetworkPlanner):
     def add_result(self, spec: LayerSpec, node: Node, *, is_output: bool, with_loss: bool) -> None:
         """Add a layer whose value, or whose loss, is a result of the network."""
         self.place.results.add(Result(self, spec, node, is_output, with_loss))
+
+    def _add_shared_results(self, main: Planner, ref: str) -> None:
+        """Add the outputs inside of subnetworks of the main network that this extra network has, too."""
+        for name in self.scope.shared_networks(ref):
+            start = main.scope.specs[name].path + "/"
+            for found in [f for f in main.place.results.entries if f.is_output and f.spec.path.startswith(start)]:
+                path = self.scope.specs[name].path + found.spec.path[len(start) - 1 :]
+                if all(path != other.spec.path for other in self.place.results.entries):
+                    copy = Node(path, CopyLayer.with_defaults(), "")
+                    copy.sources, copy.deps = [found.node], [found.node]
+                    self._infer(copy)
+                    spec = dataclasses.replace(found.spec, path=path)
+                    self.add_result(spec, copy, is_output=True, with_loss=False)
 
     def hide_results(self, nodes: Sequence[Node]) -> None:
         """Take layers out of the results of the network, as they may not be computed."""

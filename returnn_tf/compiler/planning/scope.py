@@ -63,6 +63,10 @@ class Scope:
         """Return whether a reference means a layer of another network of the same dict, see `ExtraScope`."""
         return False
 
+    def shared_networks(self, ref: str) -> list[str]:
+        """Return the subnetworks of another network of the same dict that a reference to one of its layers needs."""
+        return []
+
     def is_result(self, spec: LayerSpec) -> bool:
         """Return whether the value of a layer of this network is a result."""
         return bool(spec.options.get("is_output_layer")) or (spec.name == "output" and not self.path)
@@ -131,6 +135,17 @@ class ExtraScope(Scope):
         """Return whether a reference means a layer of the main network."""
         name = super().layer_of(ref)
         return name is not None and self._is_same(name)
+
+    def shared_networks(self, ref: str) -> list[str]:
+        """Return the subnetworks among a layer of the main network and all that it needs."""
+        found: dict[str, None] = {}
+        todo = [super().layer_of(ref)]
+        while todo:
+            name = todo.pop()
+            if name is not None and name not in found:
+                found[name] = None
+                todo += [super(ExtraScope, self).layer_of(other) for other in self.specs[name].references()]
+        return [name for name in found if self.specs[name].cls.inner_network]
 
     def is_result(self, spec: LayerSpec) -> bool:
         """Return whether the value of a layer is a result: only one that this network redefines may be one."""
