@@ -63,3 +63,18 @@ def dataset_info(dataset: Dataset) -> dict[str, Any]:
         "total_num_seqs": "inf" if dataset.num_seqs is None else dataset.num_seqs,
         "per_key": per_key,
     }
+
+
+def check_resumption(dataset: Dataset, epoch: int, **options: Any) -> None:
+    """Check that batches from any one on are the same if it is told after which sequence they begin, or not."""
+    every = list(dataset.batches(epoch, **options))
+    seqs = [0, *(1 + max(position for parts in batch.slices.values() for position, _, _ in parts) for batch in every)]
+    for start in range(1, len(every) + 1):
+        for known in ({}, {"start_seq": seqs[start]}):
+            rest = list(dataset.batches(epoch, start_batch=start, **known, **options))
+            assert len(rest) == len(every) - start
+            for batch, other in zip(rest, every[start:]):
+                assert (batch.number, batch.seq_tags, batch.complete) == (other.number, other.seq_tags, other.complete)
+                assert (batch.slices, batch.rows) == (other.slices, other.rows)
+                for key, value in other.feed.items():
+                    np.testing.assert_array_equal(batch.feed[key], value)

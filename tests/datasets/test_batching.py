@@ -12,7 +12,7 @@ from returnn_tf.config.options import declared_options
 from returnn_tf.datasets import Dataset, Example, GivenBatchOptions
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.stream import StreamDataset
-from tests.datasets.recorded import by_name, load_json
+from tests.datasets.recorded import by_name, check_resumption, load_json
 
 FACTS = load_json("batching/batching.json")
 CASES = by_name(FACTS["cases"])
@@ -169,6 +169,51 @@ def test_start_in_the_middle(options):
         for batch, other in zip(rest, every[start:]):
             for key in batch.feed:
                 np.testing.assert_array_equal(batch.feed[key], other.feed[key])
+
+
+RESUMED = {
+    "whole": {},
+    "limits": {"max_seq_length": {"align": 40}, "min_seq_length": 2},
+    "padding": {"max_pad_size": 9},
+    "chunks": {"chunking": ({"data": 4, "align": 8, "classes": 1}, {"data": 4, "align": 8, "classes": 1})},
+    "context": {"context_window": 3},
+    "dropped at random": {"seq_drop": 0.3},
+    "total": {"max_total_num_seqs": 5},
+    "frames": {"recurrent_net": False, "batch_size": 90},
+}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("case", RESUMED)
+def test_resumption_after_a_sequence(case, known, monkeypatch):
+    lengths = [{"data": 4 * n, "align": 8 * n, "classes": n} for n in (5, 3, 9, 2, 1, 4, 4, 7, 2, 3)]
+    dataset = _dataset(lengths, seq_ordering="random")
+    dataset = dataset if known else _unknown(dataset, monkeypatch)
+    check_resumption(dataset, 3, **{"batch_size": 100, "max_seqs": 3, **RESUMED[case]})
+
+
+@pytest.mark.parametrize("options", [{"shuffle_frames_of_nseqs": 3}, {"repeat_epoch": 2}, {"window": 3}])
+def test_resumption_after_a_sequence_with_options_of_the_dataset(options):
+    check_resumption(_dataset(_same(5, 3, 9, 2, 1, 4, 4, 7), seq_ordering="laplace:.2", **options), 2, batch_size=12)
+
+
+def test_resumption_after_a_sequence_reads_nothing_before(monkeypatch):
+    dataset = _unknown(_dataset(_same(3, 5, 2, 4)), monkeypatch)
+    read, original = [], dataset.read
+    dataset.read = lambda index, epoch, keys: read.append(index) or original(index, epoch, keys)
+    (batch,) = dataset.batches(batch_size=100, max_seqs=1, start_batch=3, start_seq=3)
+    assert read == [3] and (batch.number, batch.seq_tags, batch.complete) == (3, ["seq-3"], 1.0)
+    assert dataset.batch_stats.num_used == 1
+
+
+def test_resumption_of_a_stream_keeps_none_of_the_sequences_before():
+    stream = _Spoken()
+    options = {"batch_size": 100, "max_seqs": 2, "used_data_keys": ["data"]}
+    list(stream.batches(1, **options))  # since then the number of sequences is known
+    check_resumption(stream, 1, **options)
+    reader = stream.open_epoch(1, ["data"])
+    reader.jump(4)
+    assert list(reader._kept) == [3] and reader.tag(4) == "seq-4"
 
 
 def test_start_in_the_middle_reads_nothing_before():

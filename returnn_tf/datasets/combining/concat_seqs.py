@@ -139,6 +139,10 @@ class GluedEpoch(Epoch):
                 )
         return range(self._starts[position], self._starts[position + 1])
 
+    def jump(self, position: int) -> None:
+        """Pass over the parts of the sequences before a position."""
+        self._reader.jump(self._starts[min(position, len(self._starts) - 1)])
+
     def file(self, position: int) -> str:
         """Return the file of the first part."""
         return self._reader.file(self._starts[position])

@@ -298,6 +298,11 @@ class JoinedEpoch(Epoch):
         for name, reader in self._readers.items():
             reader.only_count([key for key in reader.keys if (name, key) not in needed])
 
+    def jump(self, position: int) -> None:
+        """Pass over the sequences before a position in all inner epochs."""
+        for reader in self._readers.values():
+            reader.jump(position)
+
     def file(self, position: int) -> str:
         """Return the files of the sequence at this position, or ""."""
         files = {reader.file(position): None for reader in self._readers.values() if reader.has(position)}

@@ -434,6 +434,7 @@ class Dataset:
         epoch: int = 1,
         *,
         start_batch: int = 0,
+        start_seq: int = 0,
         seq_list: Optional[Sequence[str]] = None,
         seq_order: Optional[Sequence[int]] = None,
         declared: Optional[Mapping[str, Declared]] = None,
@@ -447,6 +448,8 @@ class Dataset:
 
         :param epoch: from 1
         :param start_batch: number of batches to skip without reading them, to resume another run
+        :param start_seq: position after the last sequence of these batches, if it is known: then their sequences need
+            not be planned again, which takes long where lengths are known only by reading
         :param seq_list: tags to read instead of the epoch's own order
         :param seq_order: corpus indices to read instead of it
         :param declared: data key -> declaration to check its data against, see ``Declared.checked``
@@ -473,7 +476,7 @@ class Dataset:
         reader = self.open_epoch(epoch, keys, Chosen(seq_list, seq_order, share, by_itself))
         if len(keys) > len(batch_options.keys):
             reader.only_count(set(keys).difference(batch_options.keys))
-        return self._iterate_batches(reader, batch_options, cutting, start_batch, declared)
+        return self._iterate_batches(reader, batch_options, cutting, (start_batch, start_seq), declared)
 
     def keys_in(self, epoch: int) -> list[str]:
         """Return the data keys of the sequences of an epoch."""
@@ -484,14 +487,23 @@ class Dataset:
         reader: EpochReader,
         options: BatchOptions,
         cutting: Cutting,
-        start_batch: int,
+        start: tuple[int, int],
         declared: Optional[Mapping[str, Declared]],
     ) -> Iterator[Batch]:
+        """Yield the batches from a start on: number of the first batch, and position of its first sequence, or 0."""
         rng = random.Random(self.epoch_seed(reader.epoch))
         stats = self.batch_stats = BatchStats()
+        batch, seq = start
         with contextlib.closing(reader):
             yield from iterate_batches(
-                reader, options, cutting, rng=rng, stats=stats, start_batch=start_batch, declared=declared
+                reader,
+                options,
+                cutting,
+                rng=rng,
+                stats=stats,
+                start_batch=batch,
+                start_seq=seq,
+                declared=declared,
             )
 
 

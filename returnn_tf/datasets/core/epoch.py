@@ -139,10 +139,20 @@ class EpochReader:
             )
         )
 
-    def whole_slices(self, keys: Sequence[str]) -> Iterator[Slice]:
-        """Yield each usable sequence as a slice from 0 to its number of frames, for these keys."""
+    def jump(self, position: int) -> None:
+        """Pass over the sequences before a position, before anything is read; here they are read, as streams need."""
+        for passed in range(position):
+            if not self.has(passed):
+                return
+            self.release(passed)
+
+    def whole_slices(self, keys: Sequence[str], start: int = 0) -> Iterator[Slice]:
+        """Yield each usable sequence as a slice from 0 to its number of frames, for these keys.
+
+        :param start: position to begin at
+        """
         begins = (0,) * len(keys)
-        position = 0
+        position = start
         while self.has(position):
             if self.is_usable(position):
                 lengths = self.lengths(position)
@@ -256,11 +266,14 @@ class Epoch(EpochReader):
         lengths = self._known_lengths(position)
         return self.sequence(position).lengths if lengths is None else lengths
 
-    def whole_slices(self, keys: Sequence[str]) -> Iterator[Slice]:
+    def jump(self, position: int) -> None:
+        """Pass over the sequences before a position, none of which needs to be read."""
+
+    def whole_slices(self, keys: Sequence[str], start: int = 0) -> Iterator[Slice]:
         """Yield each usable sequence as a slice from 0 to its number of frames, for these keys."""
         if self._blocks is None or not self._is_plain:
-            return super().whole_slices(keys)
-        return self._blocks.whole_slices(keys)
+            return super().whole_slices(keys, start)
+        return self._blocks.whole_slices(keys, start)
 
     def block(self, positions: Sequence[int], keys: Sequence[str]) -> Block:
         """Return the sequences at these positions, which ascend."""
@@ -431,12 +444,12 @@ class BlockReader:
             self._lengths = self._dataset.lengths_many(chosen)
         return {key: values[position - self._start] for key, values in self._lengths.items()}
 
-    def whole_slices(self, keys: Sequence[str]) -> Iterator[Slice]:
-        """Yield each sequence as a slice from 0 to its number of frames, for these keys."""
+    def whole_slices(self, keys: Sequence[str], start: int = 0) -> Iterator[Slice]:
+        """Yield each sequence from a position on as a slice from 0 to its number of frames, for these keys."""
         begins = itertools.repeat((0,) * len(keys))
-        for start in range(0, len(self._order), _LARGEST_BLOCK):
-            lengths = self._dataset.lengths_many(self._order[start : start + _LARGEST_BLOCK])
-            yield from zip(itertools.count(start), begins, zip(*(lengths[key] for key in keys)))
+        for first in range(start, len(self._order), _LARGEST_BLOCK):
+            lengths = self._dataset.lengths_many(self._order[first : first + _LARGEST_BLOCK])
+            yield from zip(itertools.count(first), begins, zip(*(lengths[key] for key in keys)))
 
     def indices(self, positions: Union[slice, Sequence[int]]) -> list[int]:
         """Return the corpus indices at these positions."""

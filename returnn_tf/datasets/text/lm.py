@@ -220,6 +220,12 @@ class InOrderEpoch(Epoch):
         """Return the fraction of the epoch that is done after the sequence at this position."""
         return self._next / max(len(self._given), 1) if self._skip_invalid else (position + 1) / len(self._given)
 
+    def jump(self, position: int) -> None:
+        """Read the sequences before a position, as random numbers run through them, or their number is not known."""
+        for passed in range(position):
+            self._read_to(passed)
+            self._read_ahead.pop(passed, None)
+
     def _read_to(self, position: int) -> None:
         while len(self._found) <= position and self._next < len(self._given):
             index = int(self._given[self._next])

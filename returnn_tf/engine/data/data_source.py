@@ -121,7 +121,7 @@ class DataSource:
     def start(self, epoch: int, **position: Any) -> None:
         """Start to load the batches of an epoch in the background, for `batches` to return.
 
-        :param position: ``start_batch`` and ``shared``
+        :param position: ``start_batch``, ``start_seq`` and ``shared``
         """
         if not self._in_process:
             self._started = {_key(epoch, **position): self.batches(epoch, **position)}
@@ -131,19 +131,26 @@ class DataSource:
         self._started = {}
 
     def batches(
-        self, epoch: int, *, start_batch: int = 0, shared: Sequence[Sequence[int]] = (), **changes: Any
+        self,
+        epoch: int,
+        *,
+        start_batch: int = 0,
+        start_seq: int = 0,
+        shared: Sequence[Sequence[int]] = (),
+        **changes: Any,
     ) -> Iterable[Any]:
         """Return the batches of an epoch.
 
         :param epoch: from 1
         :param start_batch: number of batches to skip
+        :param start_seq: position after their last sequence; 0: unknown
         :param shared: sequences done so far by other numbers of processes, see `Progress.shared`
         :param changes: options which replace those of the config
         """
-        started = self._started.pop(_key(epoch, start_batch, shared), None)
+        started = self._started.pop(_key(epoch, start_batch, start_seq, shared), None)
         if started is not None and not changes:
             return started
-        options = {**self._options(epoch, changes), "start_batch": start_batch}
+        options = {**self._options(epoch, changes), "start_batch": start_batch, "start_seq": start_seq}
         if (self.shares or shared) and "seq_order" not in options:
             self._check_end()
             options["share"] = Share(self.world.rank, self.world.size, tuple(tuple(done) for done in shared))
@@ -202,8 +209,8 @@ class DataSource:
             self._loader = None
 
 
-def _key(epoch: int, start_batch: int = 0, shared: Sequence[Sequence[int]] = ()) -> str:
-    return "%d %d %s" % (epoch, start_batch, list(shared))
+def _key(epoch: int, start_batch: int = 0, start_seq: int = 0, shared: Sequence[Sequence[int]] = ()) -> str:
+    return "%d %d %d %s" % (epoch, start_batch, start_seq, list(shared))
 
 
 def evaluation_names(config: Config) -> list[str]:

@@ -152,7 +152,7 @@ def steps_over_sequences(
     :param options: of `Dataset.batches`, for the size of the batches and the choice of sequences
     :raises DataError: an op failed
     """
-    whole = {"chunking": None, "context_window": None}
+    whole: dict[str, Any] = {"chunking": None, "context_window": None}
     batches = dataset.batches(epoch, used_data_keys=list(keys), start_batch=first, **whole, **options)
     return one_pass.steps(batches, PassState())
 

@@ -76,8 +76,9 @@ class ResumePoint:
 
     def position(self, epoch: int) -> dict[str, Any]:
         """Return the start of the batches of an epoch: options of `DataSource.batches`."""
-        begun = self.begun_of(epoch)
-        return {"start_batch": self.done(epoch).batches, "shared": [] if begun is None else begun.shared}
+        begun, done = self.begun_of(epoch), self.done(epoch)
+        shared = [] if begun is None else begun.shared
+        return {"start_batch": done.batches, "start_seq": done.seqs, "shared": shared}
 
     def load(self, current: CurrentNetwork) -> None:
         """Load or initialise the parameters of the network, unless this process has trained it before.

@@ -12,7 +12,7 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, dataset_from_config
 from returnn_tf.datasets.core.share import Share
-from tests.datasets.recorded import ROOT, assert_same_sequences, by_name, dataset_info, load_json
+from tests.datasets.recorded import ROOT, assert_same_sequences, by_name, check_resumption, dataset_info, load_json
 
 FILES = (
     "corpus_file", "orth_symbols_file", "orth_symbols_map_file", "orth_replace_map_file", "seq_list_file", "vocab_file",
@@ -277,6 +277,7 @@ def test_resume_within_an_epoch(options):
     again = pickle.loads(pickle.dumps(dataset))
     for start in (0, 1, 3):
         _same(list(again.sequences(2, start=start)), first[start:])
+    check_resumption(again, 2, batch_size=300, max_seqs=2)
     whole = list(dataset.batches(2, batch_size=300, max_seqs=2))
     rest = list(again.batches(2, batch_size=300, max_seqs=2, start_batch=1))
     assert len(whole) == len(rest) + 1 and [batch.seq_tags for batch in whole[1:]] == [batch.seq_tags for batch in rest]

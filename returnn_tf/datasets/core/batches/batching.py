@@ -51,6 +51,7 @@ def iterate_batches(
     rng: random.Random,
     stats: BatchStats,
     start_batch: int = 0,
+    start_seq: int = 0,
     declared: Optional[Mapping[str, Declared]] = None,
 ) -> Iterator[Batch]:
     """Yield the batches of an epoch in its order.
@@ -58,16 +59,24 @@ def iterate_batches(
     :param rng: for ``seq_drop`` and chunks of random size
     :param stats: updated in place
     :param start_batch: number of batches to skip without reading them
+    :param start_seq: position after the sequences of these batches, if it is known: where nothing but the sequences
+        behind it determines the next batches, those before are not counted either
     :param declared: the declared format, by key
     """
-    slices = cutting.slices(epoch, options.counted, recurrent_net=options.recurrent_net, rng=rng)
+    skipped = 0
+    if start_seq and cutting.chunking is None and options.plans_by_sequence:
+        epoch.jump(start_seq)
+        skipped = start_batch
+    else:
+        start_seq = 0
+    slices = cutting.slices(epoch, options.counted, recurrent_net=options.recurrent_net, rng=rng, start=start_seq)
     planner = BatchPlanner(options, epoch, rng, stats, is_whole=cutting.is_none)
-    for number, plan in enumerate(planner.plans(slices)):
+    for number, plan in enumerate(planner.plans(slices), skipped):
         if number >= start_batch:
             yield assemble(plan, epoch, options, number=number, declared=declared)
         epoch.release(plan.parts[-1][0])
     stats.num_broken = len(epoch.broken)
-    epoch.report_broken(stats.num_seen)
+    epoch.report_broken(stats.num_seen + start_seq)
 
 
 class BatchPlanner:

@@ -248,19 +248,20 @@ class Cutting:
         return self.chunking is None and self.context is None
 
     def slices(
-        self, epoch: EpochReader, keys: list[str], *, recurrent_net: bool, rng: random.Random
+        self, epoch: EpochReader, keys: list[str], *, recurrent_net: bool, rng: random.Random, start: int = 0
     ) -> Iterator[Slice]:
         """Yield all sequences of an epoch in its order, cut into chunks if requested, with their context.
 
         :param keys: the data keys to slice
         :param recurrent_net: False: no chunking, unless it is a function
         :param rng: for chunks of random size
+        :param start: position of the first whole sequence
         """
         chunking = self.chunking
         if chunking is not None and chunking.function is not None:
             parts = _function_slices(epoch, keys, chunking, recurrent_net)
         elif chunking is None or not recurrent_net:
-            parts = epoch.whole_slices(keys)
+            parts = epoch.whole_slices(keys, start)
         else:
             parts = _chunks(epoch, keys, chunking, rng)
         context = self.context
