@@ -32,7 +32,7 @@ __all__: list[str] = []
 #: Options of every layer that say something about the output of the layer of ours, too.
 _ABOUT_OUTPUT = ("n_out", "out_dim", "out_type", "target")
 #: RETURNN's classes whose names are not those of networks, written in one word.
-_OTHER_NAMES = {"fastbaumwelch": "fast_bw", "resize": "resize", "sourcedata": "source"}
+_OTHER_NAMES = {"fastbaumwelch": "fast_bw"}
 
 
 class SpecificLayer(LayerBase):
