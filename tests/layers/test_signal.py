@@ -304,3 +304,13 @@ def test_messages(layer, message):
 def test_classes_of_a_package_that_is_not_public(name):
     with pytest.raises(ConfigError, match="Layer 'output': the layer class %r is not available: .*not public" % name):
         template({"output": {"class": name, "from": ["data", "data"], "nr_of_channels": 2}})
+
+
+@pytest.mark.parametrize(
+    "shift, pad, frames", [(2, False, [1, 0, 0]), (2, True, [1, 0, 1]), (1, False, [1, 0, 0]), (1, True, [1, 0, 0])]
+)
+def test_stft_of_sequences_shorter_than_a_frame(shift, pad, frames):
+    """(n - size) // shift + 1 frames, with the last frame padded (n - size - 1) // shift + 2, but never below 0."""
+    options = {"frame_shift": shift, "frame_size": 4, "fft_size": 4, "nr_of_channels": 3, "pad_last_frame": pad}
+    result = output({"class": "multichannel_stft_layer", "from": "data", **options})
+    assert result.sizes[1].tolist() == frames
