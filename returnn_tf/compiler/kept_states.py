@@ -16,8 +16,8 @@ _PREFIX = "kept/"
 class KeptStates(CarriedState):
     """The variables of all kept states of a network.
 
-    They are no parameters: not trained, and not among the parameters in checkpoints. A checkpoint has them in the state
-    beside these, since within an epoch an exact resume needs them.
+    They are no parameters: not trained. A checkpoint has them in the state beside the parameters, since within an epoch
+    an exact resume needs them, and again among the parameters, where RETURNN has them; there they are not read.
 
     :param specs: by name
     """

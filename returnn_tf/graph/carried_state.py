@@ -16,7 +16,7 @@ class KeptSpec:
     :param name: full name, e.g. "output/rec/keep_state_h"
     :param data: template; its batch axis holds the sequences, and another axis of unknown size grows
     :param resets: whether it is zero in the first batch of each pass over a dataset
-    :param is_param: whether it is listed among the parameters, without being stored with them
+    :param is_param: whether it is listed among the parameters, where checkpoints have it for RETURNN
     :param layer_path: the layer that keeps it
     :param fed: whether another program keeps it: it runs the exported graph, feeds the state and fetches the last one
     """

@@ -138,7 +138,9 @@ class Saver:
             settings=self._settings,
             progress=None if progress is None else progress.as_json(),
         )
-        params, state = _snapshot(trainer.net.stored_params), {**_snapshot(trainer.state()), **kept}
+        net = trainer.net
+        # RETURNN loads kept states with the parameters; here those beside them count, which all processes have.
+        params, state = _snapshot({**net.stored_params, **net.kept.params}), {**_snapshot(trainer.state()), **kept}
         plan, config = trainer.net.plan, trainer.net.config
 
         def write() -> None:
