@@ -47,7 +47,6 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("activation", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("opts", OPTIONS, ids=str)
 def test_value_and_gradient(activation: str, opts: dict[str, Any]) -> None:
