@@ -103,7 +103,8 @@ UNIT_OPTS = {
 }
 
 
-@pytest.mark.parametrize("unit", sorted(set(unit_names()) - {"nativelstm2storestates"}))
+# "cumsum" has the size of its input, see test_units_of_today.py
+@pytest.mark.parametrize("unit", sorted(set(unit_names()) - {"nativelstm2storestates", "cumsum"}))
 def test_every_unit_by_name(unit):
     """Outputs of valid frames do not depend on padding, and those after the end are zero; a backward run differs."""
     opts = {"unit_opts": UNIT_OPTS[unit]} if unit in UNIT_OPTS else {}
