@@ -1,6 +1,7 @@
 """What an installed package can add, each by one module and one entry point; and names that are taken."""
 
 import os
+import subprocess
 import sys
 import textwrap
 
@@ -10,7 +11,6 @@ from returnn_tf.config import ConfigError, registry
 from returnn_tf.config.options import option
 from returnn_tf.config.registry import OptionClasses, Registry
 from returnn_tf.config.settings import register_settings
-from tests import processes
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -279,7 +279,8 @@ def install(folder, entry_points):
 def run(folder, program):
     """Run a program which sees the package."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), ROOT]), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return processes.run(["-c", textwrap.dedent(program)], cwd=folder, env=environ)
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
 
 
 @pytest.mark.slow
