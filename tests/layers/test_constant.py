@@ -148,7 +148,7 @@ def test_range_from_length_of_a_known_axis():
         "output": {"class": "combine", "kind": "add", "from": ["data", "r"]},
     }
     np.testing.assert_allclose(run(net)["output"].value, feed()["data"] + np.arange(4)[None, :, None])
-    fails({"class": "range_from_length", "from": "data"}, "the source holds lengths: integers")
+    fails({"class": "range_from_length", "from": "data"}, "the source holds lengths, i.e. integers")
 
 
 @pytest.mark.parametrize("train", [True, False])
