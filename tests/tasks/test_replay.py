@@ -74,7 +74,8 @@ def test_the_command_can_be_pasted_where_paths_have_blanks(capsys):
 def test_without_parameters_those_of_the_checkpoint_are_taken(capsys):
     folder = failed(failure_params=False)
     assert sorted(os.listdir(folder)) == ["batch.npz", "failure.json"]
-    good = np.load(os.path.join(folder, "batch.npz"))
+    with np.load(os.path.join(folder, "batch.npz")) as archive:
+        good = dict(archive)
     np.savez(os.path.join(folder, "batch.npz"), **{**good, "data": np.abs(good["data"])})
     assert run_task(config(task="replay", failure=folder, load="net/m.000")) == 0
     text = capsys.readouterr().out

@@ -56,7 +56,9 @@ def expected(found: Any, arrays: Any, *, norm: bool, divide: bool, subtract: boo
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("divide, subtract", [(True, True), (False, False)])
 def test_expected_loss(norm: bool, divide: bool, subtract: bool) -> None:
-    net = risk_net(norm_scores=norm, divide_beam_size=divide, subtract_average_loss=subtract)
+    """All options are on by default."""
+    options = {"norm_scores": norm, "divide_beam_size": divide, "subtract_average_loss": subtract}
+    net = risk_net(**{name: value for name, value in options.items() if not value})
     out = net.run(feed(), with_grad=True)
     value = expected(hypotheses(out.layers["hyps"]), feed(), norm=norm, divide=divide, subtract=subtract)
     np.testing.assert_allclose(out.losses["output"], value, rtol=1e-4, atol=1e-5)
