@@ -1029,6 +1029,8 @@ class LoopPlanner:
             try:
                 for name in names:
                     planner.node(name)
+                for ref in self._parts_for_later():
+                    planner.resolve(ref, "Layer %r" % self._owner.path)
             except ConfigError:
                 if strict and error is not None:  # it says more than that of a layer which lacks the value of prev:
                     raise error from None
@@ -1060,6 +1062,15 @@ class LoopPlanner:
             % (self._owner.path, "', 'prev:".join(self._transfer.round.prevs)),
             topic="loops",
         )
+
+    def _parts_for_later(self) -> list[str]:
+        """Return the parts of layers of a step that layers behind the loop use."""
+        later = [self._scope.specs[name] for name, zone in self.zones.items() if zone is Zone.AFTER]
+        refs = dict.fromkeys(
+            ref[len("prev:") :] if ref.startswith("prev:") else ref for s in later for ref in s.references()
+        )
+        homes = {ref: self._scope.layer_of(ref) for ref in refs if not ref.startswith("base:")}
+        return [ref for ref, name in homes.items() if name != ref and self.zones.get(name or "") is Zone.STEP]
 
     def _layers_of_prevs(self, current: Round) -> dict[str, Node]:
         """Return the layers that the ``prev:`` values of a round name, by the name after ``prev:``.

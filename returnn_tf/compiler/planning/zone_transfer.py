@@ -131,8 +131,6 @@ class ZoneTransfer:
         assert zone is Zone.STEP and to is Zone.AFTER and self._run is not None, (node, zone, to)
         if node not in self._accums:
             assert self._loop_layer is not None
-            if node not in self._run.inner:  # a part of a layer that no layer of a step uses
-                self._run.inner.append(node)
             self._loop_layer.collect(node)
             layer_of_all = AccumLayer(node, self.loop_dim, self._beam)
             self._accums[node] = self._add(self._parent, "all of " + node.path, layer_of_all, self._run)

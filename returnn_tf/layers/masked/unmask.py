@@ -12,8 +12,9 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import InitialOutput
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.masked.held import HeldPartLayer, HeldPlan, initial_in_layout
 from returnn_tf.layers.masked.held_initial import KEYWORDS, HeldInitial, held_in_stream, pass_on_held, plan_held_initial
-from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer, MaskedPlan, initial_in_layout
+from returnn_tf.layers.masked.masked_computation import MaskedComputationLayer
 from returnn_tf.layers.masked.pack import batch_of, check_mask, in_full_layout, leading, picked
 from returnn_tf.ops.frames.masking import last_picked, spread
 from returnn_tf.tensor import Data, Dim
@@ -76,7 +77,7 @@ class UnmaskLayer(Layer):
         """Infer the output: the source with the frames of the mask."""
         data = ctx.single_source()
         masked = _masked_layer(self.source)
-        selected = masked.plan.frames if masked is not None and isinstance(masked.node.found, MaskedPlan) else None
+        selected = masked.found.frames if masked is not None and isinstance(masked.found, HeldPlan) else None
         packed = self._packed_dim(ctx, data, selected)
         if packed is None:
             return data
@@ -114,11 +115,9 @@ class UnmaskLayer(Layer):
             raise ctx.error("the source %s has no time axis with selected frames." % data)
         return data.time_dim
 
-    def _planned_initial(
-        self, ctx: PlanContext, masked: Optional[MaskedComputationLayer], data: Data
-    ) -> tuple[HeldInitial, Node]:
-        if self.initial_output is None and masked is not None:
-            return masked.plan.initial, masked.node
+    def _planned_initial(self, ctx: PlanContext, masked: Optional[Node], data: Data) -> tuple[HeldInitial, Node]:
+        if self.initial_output is None and masked is not None and isinstance(masked.found, HeldPlan):
+            return masked.found.initial, masked
         return plan_held_initial(ctx, self.initial_output, data, None, None), ctx.node
 
     def emit(self, ctx: EmitContext) -> Any:
@@ -159,16 +158,16 @@ class UnmaskLayer(Layer):
         return spread(x, index, initial)
 
 
-def _masked_layer(node: Node) -> Optional[MaskedComputationLayer]:
+def _masked_layer(node: Node) -> Optional[Node]:
     """Return the layer that selected the frames of a node, found along the first sources."""
-    while not isinstance(node.layer, MaskedComputationLayer):
+    while not isinstance(node.layer, (MaskedComputationLayer, HeldPartLayer)):
         if node.passes_on is not None:
             node = node.passes_on
         elif node.sources:
             node = node.sources[0]
         else:
             return None
-    return node.layer
+    return node
 
 
 def _stack(shape: Any) -> Any:
