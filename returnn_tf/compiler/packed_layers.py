@@ -75,8 +75,7 @@ def _ignores_own_padding(node: Node) -> bool:
 def _fits(node: Node) -> bool:
     """Return whether a layer works frame by frame on frames of the same sequences."""
     layer, data = node.layer, node.output
-    changed = layer.batch_norm or layer.control_dependencies_on_output or node.own_output is not None
-    if changed or layer.copy_output_loss_from_source_idx is not None or not layer.works_by_frame():
+    if layer.alters_output() or layer.copy_output_loss_from_source_idx is not None or not layer.works_by_frame():
         return False
     return _is_ragged(data) and all(_is_ragged(source.output, data) for source in node.sources)
 

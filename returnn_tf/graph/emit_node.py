@@ -57,6 +57,10 @@ def emit_node(lowering: Lowering, node: Node) -> None:
             if dependencies:
                 with tf.control_dependencies(_dependencies(ctx, value, dependencies)):
                     value = tf.identity(value)
+            if node.layer.debug_print_layer_output:
+                shown = tf.print("%s:" % node.path, "shape", tf.shape(value), value, summarize=99)
+                with tf.control_dependencies([shown]):
+                    value = tf.identity(value)
             if node.layer.copy_output_loss_from_source_idx is not None:
                 source = node.sources[node.layer.copy_output_loss_from_source_idx]
                 loss = ctx.aux(source, OUTPUT_LOSS)

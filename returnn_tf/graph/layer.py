@@ -207,6 +207,18 @@ class Layer(Sealable):
     collocate_with: Optional[LayerRefs] = option(
         None, help="layers on whose device this one is computed", inert="TensorFlow places ops where their inputs are"
     )
+    encapsulate: bool = option(
+        False, help="plan all layers inside of a network together", inert="each is planned where it is needed"
+    )
+    debug_print_layer_output: Optional[bool] = option(
+        None, help="print shape and values of the output to stderr whenever it is computed"
+    )
+    custom_param_importer: Union[None, str, Callable[..., Any]] = option(
+        None,
+        help="how parameters are taken over from the network before",
+        unsupported="'#copy_param_mode' in the network says it for all layers; 'load_on_init' of a subnetwork, and the "
+        "setting preload_from_files, load them from checkpoints",
+    )
     state: object = option(
         None, help="in a loop: explicit state", unsupported="give 'initial_state' to the recurrent layer"
     )
@@ -399,6 +411,11 @@ class Layer(Sealable):
     def ignores_padding(self) -> bool:
         """Return whether frames before the end of a sequence depend on such frames of the sources alone."""
         return self.works_by_frame()
+
+    def alters_output(self) -> bool:
+        """Return whether what `emit` returns is changed or looked at by an option that every layer has."""
+        looked_at = self.control_dependencies_on_output or self.debug_print_layer_output
+        return bool(self.batch_norm or looked_at) or self.node.own_output is not None
 
     def masks_padding(self) -> bool:
         """Return whether the values are weights of frames, which are 0 after the end of a sequence."""

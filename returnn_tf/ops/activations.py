@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.errors import OptionError, did_you_mean
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
+
+#: What an option takes as an activation, see `check_activation`.
+ActivationOption = Union[str, Callable[..., Any]]
 
 #: Activations which normalise over the feature axis, and therefore want it last.
 OVER_FEATURES = ("softmax", "log_softmax")

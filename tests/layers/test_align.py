@@ -14,12 +14,12 @@ def hmm(labels):
     return edges
 
 
-def network(loss=False, **options):
+def network(loss=False, more=None, **options):
     p = {"class": "softmax", "n_out": 6, "from": "data"}
     if loss:
         p.update({"loss": "via_layer", "loss_opts": {"align_layer": "bw", "loss_wrt_to_act_in": "softmax"}})
     layer = {"class": "fast_bw", "align_target_key": "labels", "input_type": "prob", "from": "p", **options}
-    return {"p": p, "bw": layer, "output": {"class": "copy", "from": "bw"}}
+    return {"p": p, "bw": layer, "output": {"class": "copy", "from": "bw"}, **(more or {})}
 
 
 def run(**options):
@@ -40,6 +40,18 @@ def test_automaton_without_costs_is_the_hmm():
     assert abs(first - other).max() > 1e-2
     for value in (first, other):
         np.testing.assert_allclose(value[0].sum(-1), np.ones([4]), rtol=1e-4)
+
+
+def test_input_of_several_layers():
+    """The scores may be concatenated, and have dropout."""
+    first = run(align_target="hmm").layers["output"].value
+    parts = {"left": {"slice_end": 2}, "right": {"slice_start": 2}}
+    layers = {name: {"class": "slice", "axis": "F", "from": "p", **more} for name, more in parts.items()}
+    second = run(more=layers, align_target="hmm", **{"from": ["left", "right"]}).layers["output"].value
+    np.testing.assert_array_equal(first, second)
+    dropout = {"dropout": 0.5, "dropout_on_forward": True, "dropout_noise_shape": {"*": None}}
+    dropped = run(align_target="hmm", **dropout).layers["output"].value
+    assert abs(first - dropped).max() > 1e-2
 
 
 def test_gradient_of_the_full_sum():

@@ -173,3 +173,13 @@ def test_print(capfd):
     np.testing.assert_array_equal(output(layer).value, feed()["data"])
     text = capfd.readouterr().err
     assert text.startswith("output: hello shape [3 ... 3] [[[%.4f" % feed()["data"][0, 0, 0]) and "..." in text
+
+
+def test_print_of_a_layer(capfd):
+    """The option prints what the layer gives, also where it would be computed together with the next one."""
+    layers = {
+        "hidden": {"class": "linear", "activation": None, "n_out": 2, "from": "data", "debug_print_layer_output": True},
+        "output": {"class": "softmax", "n_out": 2, "from": "hidden"},
+    }
+    hidden = net_of(layers).run(feed(), fetch=["hidden"]).layers["hidden"].value
+    assert capfd.readouterr().err.startswith("hidden: shape [3 4 2] [[[%.9g" % hidden[0, 0, 0])

@@ -74,6 +74,7 @@ def test_all_are_typed(cls: Any) -> None:
 
 
 LAYER = {"class": "linear", "activation": None, "n_out": 3, "from": "data"}
+UNIT = {"class": "rec", "n_out": 3, "from": "data"}
 WRONG = [
     ({**LAYER, "target": 1}, "option 'target' must be a string, a list of strings or None, got 1."),
     ({**LAYER, "reuse_params": 7}, "option 'reuse_params' must be a layer, a dict or None, got 7."),
@@ -106,6 +107,11 @@ WRONG = [
         "sprint_opts: unknown option 'a'",
     ),
     ({"class": "range_in_axis", "keepdims": True, "from": "data"}, "not supported: the output has the one axis only"),
+    ({**LAYER, "custom_param_importer": "subset"}, "not supported: '#copy_param_mode' in the network"),
+    ({**UNIT, "unit": "standardlstm", "unit_opts": {"num_proj": 3}}, "not supported: put a linear layer behind"),
+    ({**UNIT, "unit": "gru", "unit_opts": {"kernel_initializer": "zeros"}}, "not supported: give forward_weights_init"),
+    ({**UNIT, "unit": "layernormvariantslstm", "unit_opts": {"with_concat": True}}, "not supported: they have W_ff"),
+    ({**UNIT, "unit": "gru", "unit_opts": {"activation": "tahn"}}, "'gru': unknown activation 'tahn'. Did you mean"),
     (
         {"class": "reduce", "mode": "sum", "axis": {}, "from": "data"},
         "must be an axis, a list of axes or None, got {}",
@@ -124,6 +130,8 @@ def test_wrong_value(layer: Any, message: str) -> None:
 INERT = [
     ({**LAYER, "only_on_eval": True}, "only_on_eval"),
     ({**LAYER, "collocate_with": "data"}, "collocate_with"),
+    ({**LAYER, "encapsulate": True}, "encapsulate"),
+    ({"class": "generic_attention", "weights": "data", "base": "data", "dropout": 0.1}, "dropout"),
     ({"class": "batch_norm", "masked_time": True, "fused": True, "from": "data"}, "fused"),
     ({"class": "rec", "unit": "lstm", "n_out": 2, "unroll": True, "from": "data"}, "unroll"),
     ({**LAYER, "initial_output": "zzz"}, "initial_output"),

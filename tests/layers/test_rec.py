@@ -6,6 +6,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.ops.cells import unit_names
+from returnn_tf.util.lazy_tf import tf
 
 IN, N = 3, 4
 EXTERN_DATA = {
@@ -114,6 +115,17 @@ def test_every_unit_by_name(unit):
         assert layer.axes == ("B", "T", "F") and layer.value.shape == (2, 5, N)
         np.testing.assert_array_equal(layer.sizes[1], LENGTHS)
         assert (layer.value[1, 3:] == 0).all() and (layer.value[1, :3] != 0).all()
+
+
+@pytest.mark.parametrize("unit", ["gru", "basicrnn", "basiclstm", "standardlstm", "layernormvariantslstm"])
+def test_activation_of_a_unit(unit):
+    """It is a name or a function; None is the default."""
+    forms = ("sin", tf.sin, None, "tanh")
+    nets = [make_net({"output": rec(unit=unit, unit_opts={"activation": form})}) for form in forms]
+    values = [net.run(feed()).layers["output"].value for net in nets]
+    np.testing.assert_array_equal(values[0], values[1])
+    np.testing.assert_array_equal(values[2], values[3])
+    assert abs(values[0] - values[2]).max() > 1e-3
 
 
 @pytest.mark.parametrize("unit", ["lstm", "gru"])

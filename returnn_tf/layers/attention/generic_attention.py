@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_plan import LayerPlan
+from returnn_tf.graph.option_types import Axes, NoiseShape
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import WeightedSum, plan_weighted_sum
 from returnn_tf.layers.shared.attention_parts import attended
 from returnn_tf.loops.aux_values import PER_SEQUENCE
+from returnn_tf.tensor import Dim
+
+_NO_SOURCES = "the layer has no 'from'; put a dropout layer behind the weights"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,6 +50,12 @@ class GenericAttentionLayer(Planned[GenericAttentionPlan]):
     weights: LayerRef = option(help="layer with a weight per frame of the base", refs=True)
     base: LayerRef = option(help="layer with the frames to sum", refs=True)
     auto_squeeze: bool = option(True, help="drop axes of size 1 that only the weights have")
+    dropout: Optional[float] = option(0.0, help="dropout on sources", inert=_NO_SOURCES)
+    dropout_axis: Optional[Axes] = option(None, help="axes with own masks", inert=_NO_SOURCES)
+    dropout_noise_shape: NoiseShape = option(None, help="axes that share a mask", inert=_NO_SOURCES)
+    dropout_on_forward: bool = option(False, help="apply dropout outside training too", inert=_NO_SOURCES)
+    in_dim: Optional[Dim] = option(None, help="axis to use as the feature axis", inert=_NO_SOURCES)
+    mask: Optional[str] = option(None, choices=(None, "unity"), help="obsolete", inert=_NO_SOURCES)
 
     needs_sources = False
 

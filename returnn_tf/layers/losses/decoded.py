@@ -76,6 +76,9 @@ class EditDistanceLoss(DecodedLoss):
         None, help="{label: replacement} for output and target before comparing"
     )
     ctc_decode: bool = option(False, help="the output holds scores with a blank as last class; decode them as CTC")
+    output_in_log_space: bool = option(
+        False, help="whether these scores are logarithms", inert="the best class of a frame is the same"
+    )
 
     def check_output(self, ctx: LossPlanContext) -> None:
         """Check for labels, or for scores with ctc_decode."""

@@ -96,9 +96,9 @@ class LinearLayer(ConcatInputLayer):
 
     def _is_plain_product(self) -> bool:
         """Return whether the values before the activation are a `Product`, with the features last."""
-        node, data = self.node, self.node.output
-        changed = bool(self.grad_filter) or self.batch_norm or self.control_dependencies_on_output
-        return not changed and node.own_output is None and data.feature_axis == data.rank - 1 == self.input.feature_axis
+        data = self.node.output
+        changed = bool(self.grad_filter) or self.alters_output()
+        return not changed and data.feature_axis == data.rank - 1 == self.input.feature_axis
 
     def works_by_frame(self) -> bool:
         """Return whether the features are the last axis before and after."""

@@ -9,12 +9,13 @@ from typing import Any, Callable, Optional
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.aux_values import OUTPUT_LOSS
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import Layer, Node, Planned
+from returnn_tf.graph.layer import Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.graph.same_labels import SameLabels, same_labels
 from returnn_tf.layers.sequence.automata import AUTOMATON_SERVERS
+from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.ops.activations import safe_log
 from returnn_tf.ops.frames.shape import transpose, with_sizes
 from returnn_tf.ops.sequence.alignments import acceptor_alignment, acceptor_path, best_alignment, soft_alignment
@@ -51,7 +52,7 @@ class FastBaumWelchPlan(LayerPlan):
 
 
 @register_layer("fast_bw")
-class FastBaumWelchLayer(Planned[FastBaumWelchPlan]):
+class FastBaumWelchLayer(ConcatInputLayer, Planned[FastBaumWelchPlan]):
     """The posteriors of all labels at each frame, summed over all alignments of the target (Baum-Welch).
 
     align_target "ctc": the labels in ``align_target_key``, each for one or more frames, with optional blanks between
@@ -103,7 +104,7 @@ class FastBaumWelchLayer(Planned[FastBaumWelchPlan]):
 
     def template(self, ctx: PlanContext) -> FastBaumWelchPlan:
         """Infer the output: time-major."""
-        data = _scores_template(ctx)
+        data = _scores_template(ctx, self.input_template(ctx))
         if (self.align_target == "automaton") != callable(self.automaton):
             raise ctx.error(
                 "align_target 'automaton' and the option 'automaton', a function from labels to edges, belong "
@@ -129,12 +130,12 @@ class FastBaumWelchLayer(Planned[FastBaumWelchPlan]):
         if self.plan.labels is None or self.align_target == "automaton":
             return iter(())
         blank = CtcTopologyOptions(**(self.ctc_opts or {})).blank_idx if self.align_target == "ctc" else None
-        return same_labels(self.source.output, self.plan.labels.output, blank)
+        return same_labels(self.input, self.plan.labels.output, blank)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one pass over time, forward and backward side by side."""
         data = ctx.output
-        scores, lens = _scores(ctx, self.input_type, self.min_prob)
+        scores, lens = _scores(ctx, self, self.input_type, self.min_prob)
         scores *= self.am_scale
         if self.align_target == "staircase":
             lens = tf.minimum(lens, self._staircase_lens(ctx))
@@ -184,7 +185,7 @@ class FastBaumWelchLayer(Planned[FastBaumWelchPlan]):
 
 
 @register_layer("forced_align")
-class ForcedAlignLayer(Layer):
+class ForcedAlignLayer(ConcatInputLayer):
     """The best alignment of labels to frames (Viterbi): a label or the blank for every frame.
 
     topology "ctc": every label lasts one or more frames; "rna": exactly one frame (Sak et al. 2017). "automaton":
@@ -212,7 +213,7 @@ class ForcedAlignLayer(Layer):
 
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: time-major, without the class axis."""
-        data = _scores_template(ctx)
+        data = _scores_template(ctx, self.input_template(ctx))
         if (self.topology == "automaton") != callable(self.automaton):
             raise ctx.error(
                 "topology 'automaton' and the option 'automaton', a function from labels to edges, belong together; "
@@ -237,14 +238,14 @@ class ForcedAlignLayer(Layer):
 
     def same_labels(self) -> Iterator[SameLabels]:
         """Return that the path has the classes of the source, which are those of the target and a blank."""
-        scores = self.source.output
+        scores = self.input
         yield from same_labels(scores, self.node.output)
         if self.topology != "automaton":
             yield from same_labels(scores, self.align_target.output, self.blank_idx)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one pass over time forward, one back."""
-        scores, lens = _scores(ctx, self.input_type, 0.0)
+        scores, lens = _scores(ctx, self, self.input_type, 0.0)
         labels, label_lens = _labels(ctx, self.align_target)
         classes = scores.shape[-1]
         if self.topology == "automaton":
@@ -260,9 +261,8 @@ class ForcedAlignLayer(Layer):
         return path
 
 
-def _scores_template(ctx: PlanContext) -> Data:
-    """Return the template of the source with time first, batch second, classes last."""
-    data = ctx.single_source()
+def _scores_template(ctx: PlanContext, data: Data) -> Data:
+    """Return the template of the input with time first, batch second, classes last."""
     ctx.need_static(ctx.need_feature(data), "the class axis")
     if data.rank != 3 or data.time_axis is None or data.batch_axis is None or data.time_axis == data.feature_axis:
         raise ctx.error("the source must have batch, time and classes, but it is %s." % data)
@@ -281,11 +281,11 @@ def _check_labels(ctx: PlanContext, scores: Data, labels: Data, name: str) -> No
         )
 
 
-def _scores(ctx: EmitContext, input_type: str, min_prob: float) -> tuple[Any, Any]:
+def _scores(ctx: EmitContext, layer: ConcatInputLayer, input_type: str, min_prob: float) -> tuple[Any, Any]:
     """Return ([time, batch, classes] log scores, [batch] lengths)."""
-    data = ctx.node.sources[0].output
+    data = layer.input
     assert data.time_axis is not None and data.batch_axis is not None and data.feature_axis is not None
-    x = transpose(ctx.source(), [data.time_axis, data.batch_axis, data.feature_axis])
+    x = transpose(layer.emit_input(ctx), [data.time_axis, data.batch_axis, data.feature_axis])
     if input_type == "prob":
         x = safe_log(x, eps=max(min_prob, 1e-20))
     elif min_prob > 0:
@@ -301,4 +301,5 @@ def _labels(ctx: EmitContext, node: Node) -> tuple[Any, Any]:
 
 
 def _lens(ctx: EmitContext, dim: Dim) -> Any:
-    return tf.broadcast_to(ctx.lens(dim), [tf.shape(ctx.source())[ctx.node.sources[0].output.batch_axis]])
+    source = ctx.node.sources[0]
+    return tf.broadcast_to(ctx.lens(dim), [tf.shape(ctx.value(source))[source.output.batch_axis]])

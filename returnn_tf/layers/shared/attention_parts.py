@@ -126,8 +126,7 @@ def _computes_all(ctx: EmitContext) -> bool:
 def _only_reader(ctx: EmitContext, node: Node) -> bool:
     """Return whether nothing but this layer reads a value."""
     lowering, layer = ctx.lowering, node.layer
-    changed = layer.batch_norm or layer.control_dependencies_on_output or node.own_output is not None
-    return lowering.options.readers.get(node) == 1 and layer.loss is None and not changed
+    return lowering.options.readers.get(node) == 1 and layer.loss is None and not layer.alters_output()
 
 
 def _summed_size(factor: Factor, label: Label) -> Optional[int]:

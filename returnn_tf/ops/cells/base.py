@@ -9,6 +9,7 @@ from typing import Any, Callable, ClassVar, Optional
 from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import from_options
 from returnn_tf.native.product import matmul
+from returnn_tf.ops.activations import check_activation
 from returnn_tf.ops.cells.params import CellParam, axes_of, whole
 from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.ops.frames.stacked import stacked
@@ -22,6 +23,12 @@ State = tuple["tf.Tensor", ...]
 
 Params = Mapping[str, "tf.Tensor"]
 """Parameters by their name below ``<layer>/rec/``."""
+
+INITIALIZERS_OF_LAYER = "give forward_weights_init, recurrent_weights_init or bias_init to the layer"
+"""Why a unit has no initializers of its own."""
+
+SEED_OF_CONFIG = "masks are drawn from the random seed of the config"
+"""Why a unit has no seed of its own."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,12 @@ class Cell:
         self.behavior_version = behavior_version
         self.product_dtype = product_dtype
         self.where = where
-        self.opts: Any = from_options(self.Options, unit_opts or {}, where="%s: unit_opts of %r" % (where, self.unit))
+        of_unit = "%s: unit_opts of %r" % (where, self.unit)
+        self.opts: Any = from_options(self.Options, unit_opts or {}, where=of_unit, none_is_absent=True)
+        try:
+            check_activation(getattr(self.opts, "activation", None))
+        except OptionError as exc:
+            raise OptionError("%s: %s" % (of_unit, exc)) from exc
         self._check_input()
 
     def _check_input(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from returnn_tf.config.options import option
-from returnn_tf.ops.activations import get_activation
+from returnn_tf.ops.activations import ActivationOption, get_activation
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
@@ -27,7 +27,7 @@ class BasicRnn(Cell):
     class Options(Cell.Options):
         """The options in ``unit_opts``."""
 
-        activation: str = option("tanh", help="activation of the output")
+        activation: ActivationOption = option("tanh", help="activation of the output")
 
     def param_specs(self) -> list[CellParam]:
         """Declare the kernel [in + n, n] and the bias."""

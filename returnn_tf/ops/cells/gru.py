@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.gru import gru_ops, native_gru
-from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State
+from returnn_tf.ops.activations import ActivationOption, get_activation
+from returnn_tf.ops.cells.base import INITIALIZERS_OF_LAYER, Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
@@ -32,7 +32,9 @@ class Gru(Cell):
     class Options(Cell.Options):
         """The options in ``unit_opts``."""
 
-        activation: str = option("tanh", help="activation of the candidate")
+        activation: ActivationOption = option("tanh", help="activation of the candidate")
+        kernel_initializer: Any = option(None, help="initial weights", unsupported=INITIALIZERS_OF_LAYER)
+        bias_initializer: Any = option(None, help="initial biases", unsupported=INITIALIZERS_OF_LAYER)
 
     def param_specs(self) -> list[CellParam]:
         """Declare kernel and bias of the gates and of the candidate."""

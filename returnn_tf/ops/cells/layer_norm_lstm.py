@@ -10,8 +10,8 @@ import numpy as np
 
 from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import above, option
-from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Cell, Params, State, drop_rate, dropout
+from returnn_tf.ops.activations import ActivationOption, get_activation
+from returnn_tf.ops.cells.base import SEED_OF_CONFIG, Cell, Params, State, drop_rate, dropout
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
@@ -57,10 +57,16 @@ class LayerNormLstm(Cell):
         forget_bias: float = option(
             0.0, help="initial value of the bias of the forget gate, or added to that of its beta"
         )
-        activation: str = option("tanh", help="activation of the cell input and of the cell state")
+        activation: ActivationOption = option("tanh", help="activation of the cell input and of the cell state")
         dropout: float = option(0.0, help="dropout on the cell input j (Semeniuta et al. 2016)", check=drop_rate)
         dropout_h: float = option(0.0, help="dropout on the new output h", check=drop_rate)
         variance_epsilon: float = option(1e-12, help="added to the variance in all norms", check=above(0))
+        dropout_seed: Optional[int] = option(None, help="seed of the masks", inert=SEED_OF_CONFIG)
+        with_concat: bool = option(
+            False,
+            help="one matrix for input and state",
+            unsupported="they have W_ff and W_re; the unit standardlstm has one kernel",
+        )
 
     def __init__(self, n_out: int, in_dim: int, *, unit_opts: Optional[Mapping[str, Any]] = None, **kwargs: Any):
         super().__init__(n_out, in_dim, unit_opts=unit_opts, **kwargs)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from returnn_tf.config.options import between, option
-from returnn_tf.ops.cells.base import Cell, Params, State, drop_rate, dropout
+from returnn_tf.ops.cells.base import SEED_OF_CONFIG, Cell, Params, State, drop_rate, dropout
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
@@ -34,9 +34,8 @@ class RecurrentHighway(Cell):
         dropout: float = option(
             0.0, help="dropout on the state before the matrices, one mask for all frames and depths", check=drop_rate
         )
-        dropout_seed: Optional[int] = option(
-            None, help="seed of the mask", inert="masks are drawn from the random seed of the config"
-        )
+        dropout_seed: Optional[int] = option(None, help="seed of the mask", inert=SEED_OF_CONFIG)
+        batch_size: Any = option(None, help="number of sequences", inert="it is that of the input")
         transform_bias: Optional[float] = option(
             None, help="initial bias of the transform gate t; negative values keep the state"
         )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Optional
+from typing import Any, ClassVar, Optional
 
 from returnn_tf.config.options import above, option
-from returnn_tf.ops.activations import get_activation
-from returnn_tf.ops.cells.base import Params, State
+from returnn_tf.ops.activations import ActivationOption, get_activation
+from returnn_tf.ops.cells.base import INITIALIZERS_OF_LAYER, Params, State
 from returnn_tf.ops.cells.lstm import LstmCell
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
 from returnn_tf.util.lazy_tf import tf
+
+_NAMED = "the states c and h are named"
+_NO_PROJECTION = "put a linear layer behind the recurrent one"
 
 
 class KernelLstm(LstmCell):
@@ -65,9 +68,10 @@ class BasicLstm(KernelLstm):
         forget_bias: float = option(
             1.0, help="added to the forget gate in every frame, in addition to the trained bias"
         )
-        activation: str = option(
+        activation: ActivationOption = option(
             "tanh", help="activation of the cell input and of the cell state before the output gate"
         )
+        state_is_tuple: bool = option(True, help="keep c and h apart", inert=_NAMED)
 
     @property
     def is_plain(self) -> bool:
@@ -103,9 +107,15 @@ class StandardLstm(KernelLstm):
         )
         use_peepholes: bool = option(False, help="the gates see the cell state: i and f the old one, o the new one")
         cell_clip: Optional[float] = option(None, help="clip the cell state to [-cell_clip, cell_clip]", check=above(0))
-        activation: str = option(
+        activation: ActivationOption = option(
             "tanh", help="activation of the cell input and of the cell state before the output gate"
         )
+        initializer: Any = option(None, help="initial weights", unsupported=INITIALIZERS_OF_LAYER)
+        num_proj: Optional[int] = option(None, help="size of a projected output", unsupported=_NO_PROJECTION)
+        proj_clip: Optional[float] = option(None, help="bound of the projected output", unsupported=_NO_PROJECTION)
+        num_unit_shards: Optional[int] = option(None, help="obsolete", inert="the weights are not split")
+        num_proj_shards: Optional[int] = option(None, help="obsolete", inert="the weights are not split")
+        state_is_tuple: bool = option(True, help="keep c and h apart", inert=_NAMED)
 
     @property
     def is_plain(self) -> bool:
