@@ -95,7 +95,8 @@ class PlanContext:
             )
         if dim is None:
             raise self.error(
-                "%s %s has no feature axis. Add one by expand_dims, or mark one by reinterpret_data." % (what, data)
+                "%s %s has no feature axis. Add one by expand_dims, or mark one by reinterpret_data or, for data that "
+                "extern_data declares by 'dims', by 'version': 1 there." % (what, data)
             )
         return dim
 

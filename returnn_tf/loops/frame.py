@@ -265,7 +265,7 @@ class LoopFrame:
             lens = self._known_lens
             ended = i >= (lens if loop.ending.include_eos or loop.independent_of_batch else lens + 1)
             counts = tf.minimum(i, lens)
-        source = tf.tile(tf.range(beam)[None], [self._batch, 1])
+        source = None if loop.search is None else tf.tile(tf.range(beam)[None], [self._batch, 1])
         return Hypotheses(i, scores, ended, beam, source, counts=counts)
 
     def _ended(self, step: StepEmitter, hyps: Optional[Hypotheses], search: dict[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,8 @@ def _marked(data: Data, desc: str, letter: str) -> int:
         kind = {"b": "batch", "t": "time", "f": "feature"}[letter]
         raise AxisError(
             "Axis %r means no axis of %s, which has no %s axis. Name an axis by its dim, or mark one by set_axes of "
-            "reinterpret_data." % (desc, data, kind)
+            "reinterpret_data or, for data that extern_data declares by 'dims', by 'version': 1 there."
+            % (desc, data, kind)
         )
     return axis
 

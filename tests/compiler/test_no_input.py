@@ -46,3 +46,21 @@ def test_search_with_the_length_of_the_reference() -> None:
     assert net.used_data_keys == ["classes"]
     out = net.run({"classes": np.zeros((2, 4), "int32"), "classes/size0": np.array([4, 2], "int32")})
     assert out.layers["output"].value.shape == (2 * 2, 4)
+
+
+def test_loop_whose_end_is_a_scalar() -> None:
+    """Nothing has a batch axis, so that no input tells the batch size."""
+    unit = {
+        "output": {"class": "eval", "from": "prev:output", "eval": "source(0) + 1", "initial_output": 0,
+                   "out_type": {"batch_dim_axis": None, "shape": (), "dtype": "int32"}},
+        "end": {"class": "compare", "kind": "equal", "from": "output", "value": 3},
+    }  # fmt: skip
+    config = returnn_tf.Config(
+        {
+            "behavior_version": 21,
+            "extern_data": {"data": {"dim": 4}},
+            "network": {"output": {"class": "rec", "from": [], "max_seq_len": 5, "include_eos": True, "unit": unit}},
+        }
+    )
+    out = returnn_tf.Network.from_config(config).run({}).layers["output"]
+    np.testing.assert_array_equal(out.value, [1, 2, 3])

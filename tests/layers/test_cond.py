@@ -93,6 +93,29 @@ def test_condition_as_a_dict_in_a_loop(condition, steps, moved):
         np.testing.assert_allclose(got[:n], (x * factors[:, None]).cumsum(axis=0)[:n], rtol=1e-5)
 
 
+@pytest.mark.parametrize("source", ["data:source", "prev:output"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_branch_with_the_previous_output(source, inside):
+    """Its template follows from that of the `cond`, whichever of the branches it is and whether it is one of a part."""
+    other = {"data:source": "prev:output", "prev:output": "data:source"}[source]
+    branches = [{"class": "copy", "from": name} for name in (source, other)]
+    if inside:
+        output = {"class": "copy", "from": "x"}
+        parts = [{"x": {**x, "from": "base:" + x["from"], "is_output_layer": True}, "output": output} for x in branches]
+        branches = [{"class": "subnetwork", "from": [], "subnetwork": part} for part in parts]
+    condition = {"class": "compare", "kind": "less", "value": 2, "from": ":i"}
+    unit = {
+        "c": {"class": "cond", "condition": condition, "true_layer": branches[0], "false_layer": branches[1]},
+        "output": {"class": "copy", "from": "c/x" if inside else "c"},
+    }
+    result = net_of({"output": {"class": "rec", "from": "data", "unit": unit}}).run(feed()).layers["output"].value
+    x = feed()["data"]
+    last = np.zeros_like(x[:, 0])
+    for t in range(x.shape[1]):
+        last = x[:, t] if (t < 2) == (source == "data:source") else last
+        np.testing.assert_allclose(result[t < LENS, t], last[t < LENS])
+
+
 @pytest.mark.slow
 def test_gradient_only_of_the_layer_that_ran():
     true = {"class": "subnetwork", "from": "data", "subnetwork": {"a": TANH, "output": {**TANH, "from": "a"}}}

@@ -299,4 +299,23 @@ def test_dims_without_version_mark_nothing(layer: Any, kinds: str) -> None:
 ])  # fmt: skip
 def test_what_needs_a_mark(layer: Any) -> None:
     extern_data = {"data": {"dims": (batch_dim, TIME, FEATURE)}}
-    fails({"from": "data", **layer}, "has no (time|feature) axis.*reinterpret_data", extern_data=extern_data)
+    match = (
+        "has no (time|feature) axis.*reinterpret_data or, for data that extern_data declares by 'dims', by 'version'"
+    )
+    fails({"from": "data", **layer}, match, extern_data=extern_data)
+
+
+@pytest.mark.parametrize("layer", [
+    {"class": "linear", "activation": None, "with_bias": False, "n_out": 4},
+    {"class": "linear", "activation": None, "with_bias": False, "out_dim": FeatureDim("out", 4)},
+])  # fmt: skip
+def test_in_dim_of_labels(layer: Any) -> None:
+    """It is the dim of the labels, as features of a one-hot vector would have it."""
+    labels = FeatureDim("labels", 5)
+    net = net_of(
+        {"output": {**layer, "from": "labels", "in_dim": labels}, "labels": {"class": "copy", "from": "data:labels"}},
+        extern_data={"labels": {"dims": (batch_dim, TIME), "sparse_dim": labels}},
+    )
+    arrays = {key: value for key, value in feed().items() if key.startswith("labels")}
+    result = net.run(arrays).layers["output"]
+    np.testing.assert_array_equal(_frames(result.value), net.get_param_values()["output/W"][_frames(arrays["labels"])])

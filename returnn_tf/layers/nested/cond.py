@@ -113,7 +113,7 @@ class CondLayer(Planned[CondPlan]):
             yield from unit_references(options.get(name), of_params=True)
 
     def template(self, ctx: PlanContext) -> CondPlan:
-        """Return the template of the true layer."""
+        """Return the template of both layers."""
         condition = self._plan_condition(ctx)
         true, false = (self._plan_branch(ctx, name) for name in _BRANCHES)
         _share_params(ctx, true.nodes, false.nodes)
@@ -124,7 +124,7 @@ class CondLayer(Planned[CondPlan]):
         for loss in losses:
             ctx.planner.add_loss(loss)
         branches = true.nodes, false.nodes
-        return CondPlan(true.result.output, condition, branches, result, losses, list(_carry_states(ctx, branches)))
+        return CondPlan(result.data, condition, branches, result, losses, list(_carry_states(ctx, branches)))
 
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """Return a layer inside that both branches have among their outputs."""
@@ -133,8 +133,8 @@ class CondLayer(Planned[CondPlan]):
             found = [self._part(branch, name) or self._deeper_part(ctx, branch, name) for branch in branches]
             if found[0] is None or found[1] is None:
                 return None
-            self.node.sub_plans[name] = BranchOutput.of(ctx, found[0], found[1])
-            ctx.sub_output(name, found[0].output)
+            self.node.sub_plans[name] = both = BranchOutput.of(ctx, found[0], found[1])
+            ctx.sub_output(name, both.data)
         return ctx.planner.sub_output(ctx.node, name)
 
     def sub_names(self) -> list[str]:
@@ -344,8 +344,8 @@ class BranchOutput:
 
     @property
     def data(self) -> Data:
-        """Return the template."""
-        return self.nodes[0].output
+        """Return the template: while a loop is planned, that of the false branch if the other one is still unknown."""
+        return next((node.output for node in self.nodes if not node.output.unknown), self.nodes[0].output)
 
     @classmethod
     def of(cls, ctx: PlanContext, true: Node, false: Node) -> BranchOutput:
@@ -354,6 +354,8 @@ class BranchOutput:
         :raises ConfigError: they are not
         """
         data, other = true.output, false.output
+        if data.unknown or other.unknown:  # a value of the previous step, while a loop is planned: it fits everywhere
+            return cls((true, false), range(max(data.rank, other.rank)))
         mapping = match_axes(other, data)
         made: list[Any] = [  # dims that each branch creates, so they differ although they are meant to be the same
             axis for axis, target in enumerate(mapping) if target is None and _is_new(other.dims[axis])

@@ -72,7 +72,8 @@ def plan_cell_run(ctx: PlanContext, layer: Any, data: Data) -> RecRun:
     if not is_single_step(ctx, layer, data):
         return CellOverFrames(ctx, layer, data)
     if layer.direction == -1:
-        raise OptionError("direction -1 reverses a sequence, but this is a single step. Remove the option.")
+        reason = ", as the source %s has no time axis" % data if data.time_axis is None else ""
+        raise OptionError("direction -1 reverses a sequence, but this is a single step%s. Remove the option." % reason)
     if layer.state is not None:
         return CellOnce(ctx, layer, data)
     if ctx.loop_dim is not None:

@@ -20,7 +20,7 @@ from returnn_tf.util.lazy_tf import tf
 class ConcatInputLayer(Layer):
     """Options of layers with one, possibly concatenated, input."""
 
-    in_dim: Optional[Dim] = option(None, help="axis to use as the feature axis of the source")
+    in_dim: Optional[Dim] = option(None, help="axis to use as the feature axis of the source, or the dim of its labels")
     dropout: Optional[float] = option(0.0, check=dropout_rate, help="dropout on the input in training; None: none")
     dropout_axis: Optional[Axes] = option(
         None, help="axes with own dropout masks (default: all static axes)", needs="dropout"
@@ -44,7 +44,7 @@ class ConcatInputLayer(Layer):
         data = concat_template(ctx, self.sources)
         if self.dropout and data.sparse:
             ctx.need_feature(data, "the source of the dropout")
-        if self.in_dim is not None:
+        if self.in_dim is not None and self.in_dim != data.sparse_dim:
             axis = ctx.axis(data, self.in_dim)
             data = data.replace(feature_axis=axis, time_axis=None if data.time_axis == axis else data.time_axis)
         if self.dropout:
