@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from returnn_tf import Config, Network
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, net_of, output, run, template
 
@@ -52,6 +54,60 @@ def test_feature_axis(sources, options, axes):
     """It is that of features, else the last static one, else the last one besides the time."""
     layer = dot(*["data:" + name for name in sources], red1="F", red2="F", **options)
     assert "".join(template({"output": layer}, extern_data=EXTERN).axis_kinds) == axes
+
+
+CHUNK, LEFT, QUERIES, ROWS = (
+    SpatialDim("chunk", 5),
+    SpatialDim("left", 7),
+    SpatialDim("queries", 4),
+    SpatialDim("rows", 2),
+)
+CHUNKS = {
+    "a": {"dim_tags": [batch_dim, CHUNK, ROWS, FEATURE], "time_dim_axis": 1},
+    "b": {"dim_tags": [batch_dim, LEFT, ROWS, FEATURE], "time_dim_axis": 1},
+    "plain": {"dim_tags": [batch_dim, ROWS, FEATURE], "time_dim_axis": None},
+    "x": {"dim_tags": [batch_dim, TIME, ROWS, FEATURE]},
+    "c": {"dim_tags": [batch_dim, CHUNK, QUERIES], "time_dim_axis": 1},
+    "w": {"dim_tags": [batch_dim, QUERIES, ROWS, CHUNK], "time_dim_axis": 3},
+}
+
+
+@pytest.mark.parametrize(
+    "sources, reduce, time, feature",
+    [
+        ("ab", FEATURE, CHUNK, LEFT),
+        ("ba", FEATURE, LEFT, CHUNK),
+        (["plain", "a"], FEATURE, CHUNK, ROWS),
+        (["a", "plain"], FEATURE, CHUNK, ROWS),
+        ("xa", FEATURE, TIME, CHUNK),
+        ("wa", CHUNK, None, FEATURE),
+        ("ac", CHUNK, None, FEATURE),
+        ("wb", ROWS, CHUNK, FEATURE),
+    ],
+)
+def test_time_axis(sources, reduce, time, feature):
+    """That of the first source that still has it; it may be static, such as a chunk."""
+    network = {"output": dot(*("data:" + name for name in sources), reduce=reduce)}
+    data = (
+        plan_from_config(Config({"extern_data": CHUNKS, "network": network, "behavior_version": 21}))
+        .by_path()["output"]
+        .output
+    )
+    assert (data.time_dim, data.feature_dim) == (time, feature)
+
+
+def test_softmax_over_frames_of_a_chunk():
+    """Without the option axis, as it is the time axis."""
+    network = {
+        "energy": dot("data:a", "data:b", reduce=FEATURE),
+        "output": {"class": "softmax_over_spatial", "from": "energy"},
+    }
+    net = Network.from_config(Config({"extern_data": CHUNKS, "network": network, "behavior_version": 21}))
+    rng = np.random.default_rng(1)
+    a, b = (rng.normal(size=(2, n, 2, 3)).astype("float32") for n in (5, 7))
+    y = np.exp(np.einsum("bchf,blhf->bhlc", a, b))
+    result = net.run({"a": a, "b": b}).layers["output"].value
+    np.testing.assert_allclose(result, y / y.sum(axis=-1, keepdims=True), rtol=1e-4)
 
 
 def test_sum_over_time_is_masked_in_either_order():

@@ -18,6 +18,7 @@ from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import frames_of, means_steps
 from returnn_tf.ops.frames.positions import clipped_distances, sinusoids
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
 
 #: The vectors by clipped distance, [2 clipping + 1, n_out]; with them a layer needs no vector for every two frames.
@@ -86,7 +87,10 @@ class RelativePositionalEncodingLayer(ConcatInputLayer, Planned[RelativePosition
         dims = (keys, out) if queries is None else (queries, keys, out)
         in_loop = queries is None or queries.is_loop
         return RelativePositionalEncodingPlan(
-            Data(dims, ctx.float_dtype, len(dims) - 1, None if in_loop else 0), queries, made_keys, keys
+            Data(dims, ctx.float_dtype, len(dims) - 1, None if in_loop else default_time_axis(dims[:-1])),
+            queries,
+            made_keys,
+            keys,
         )
 
     def _query_dim(self, ctx: PlanContext, data: Data) -> Optional[Dim]:

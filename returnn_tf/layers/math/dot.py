@@ -48,9 +48,10 @@ class DotLayer(Planned[DotPlan]):
 
     The axes of both sources are those that are summed over (red1, red2, pairwise in this order), those that only one
     has (var1, var2), and all others, which both must have. The output has the common axes in the order of the first
-    source, then var1, then var2. The feature axis is the last axis of features, else the last static one, else the last
-    one besides the time. Frames after the end of a sequence count as 0 where a dynamic axis is summed over. A sparse
-    source acts as one-hot vectors: ``reduce`` with its sparse dim looks up rows of the other source.
+    source, then var1, then var2. The time axis is that of the first source that has it in the output. The feature axis
+    is the last axis of features, else the last static one, else the last one besides the time. Frames after the end of
+    a sequence count as 0 where a dynamic axis is summed over. A sparse source acts as one-hot vectors: ``reduce`` with
+    its sparse dim looks up rows of the other source.
 
     No parameters. Lengths: unchanged for the remaining axes.
 
@@ -131,7 +132,9 @@ class DotLayer(Planned[DotPlan]):
         dtype = b.dtype if sparse == 0 else a.dtype
         if sparse is None and a.dtype != b.dtype:
             raise ctx.error("the sources have dtypes %s and %s. Cast one of them." % (a.dtype, b.dtype))
-        return DotPlan(Data.from_dims(dims, dtype=dtype), sparse, axes, adds_axis)
+        time = _kept_time(a, b, axes)
+        data = Data.from_dims(dims, dtype=dtype) if time is None else Data.from_dims(dims, dtype=dtype, time_axis=time)
+        return DotPlan(data, sparse, axes, adds_axis)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one (batched) matrix product, or a row lookup."""
@@ -205,6 +208,18 @@ class DotLayer(Planned[DotPlan]):
             which = 1 - which
         data = datas[which]
         return which, None if data.batch_axis is None else ctx.masks(data, reds[which])
+
+
+def _kept_time(a: Data, b: Data, axes: DotAxes) -> Optional[int]:
+    """Return the axis of the output that is the time axis of the first source that has it there; static ones count."""
+    own = [*axes.common1, *axes.var1]
+    if a.time_axis in own:
+        return own.index(a.time_axis)
+    other = [*axes.common2, *axes.var2]
+    if b.time_axis in other:
+        index = other.index(b.time_axis)
+        return index if index < len(axes.common2) else index + len(axes.var1)
+    return None
 
 
 def _masked(x1: Any, x2: Any, which: int, mask: Optional[Any]) -> tuple[Any, Any]:
