@@ -81,9 +81,18 @@ class CommandError(ConfigError):
 
 
 class ConfigFileError(ConfigError):
-    """A config file is missing or can't be read."""
+    """A config file is missing or can't be read.
+
+    :param file: its path
+    :param line: where it is wrong
+    """
 
     class_topic = "config-file"
+
+    def __init__(self, *args: object, topic: str = "", file: Optional[str] = None, line: Optional[int] = None) -> None:
+        super().__init__(*args, topic=topic)
+        self.file = file
+        self.line = line
 
 
 class CtcError(ConfigError):

@@ -52,19 +52,21 @@ def read_text(path: str) -> str:
         with open(path, "rb") as file:  # which may be a pipe
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise ConfigFileError("%s: has more than %d MB, so it is not a config" % (path, _MOST_BYTES >> 20))
+            raise _wrong(path, "has more than %d MB, so it is not a config" % (_MOST_BYTES >> 20))
         return io.TextIOWrapper(io.BytesIO(content), _encoding_of(content)).read()
     except SyntaxError as exc:
         unknown = str(exc.msg).startswith("unknown encoding")
-        raise ConfigFileError("%s: %s" % (path, exc.msg if unknown else "not a text file. " + _FORMS)) from None
+        raise _wrong(path, exc.msg if unknown else "not a text file. " + _FORMS) from None
     except FileNotFoundError:
-        raise ConfigFileError("config file %r not found (working directory: %s)" % (path, os.getcwd())) from None
+        text = "config file %r not found (working directory: %s)" % (path, os.getcwd())
+        raise ConfigFileError(text, file=path) from None
     except UnicodeError:
-        raise ConfigFileError("%s: not a text file. %s" % (path, _FORMS)) from None
+        raise _wrong(path, "not a text file. " + _FORMS) from None
     except LookupError as exc:  # the encoding is one of bytes, such as "hex"
-        raise ConfigFileError("%s: %s" % (path, exc)) from None
+        raise _wrong(path, str(exc)) from None
     except OSError as exc:
-        raise ConfigFileError("config file %r can't be read: %s" % (path, exc.strerror or exc)) from None
+        text = "config file %r can't be read: %s" % (path, exc.strerror or exc)
+        raise ConfigFileError(text, file=path) from None
 
 
 def _encoding_of(content: bytes) -> str:
@@ -119,7 +121,7 @@ def parse_lines(path: str, text: str) -> Iterator[tuple[int, str, str]]:
     for number, line in _content_lines(text):
         match = _KEY_VALUE.match(line.strip())
         if not match:
-            raise ConfigFileError("%s:%d: %s\n  expected 'key value' on each line" % (path, number, line.strip()))
+            raise _wrong(path, "%s\n  expected 'key value' on each line" % line.strip(), number)
         yield number, match.group(1), match.group(2)
 
 
@@ -133,9 +135,9 @@ def parse_json(path: str, text: str) -> dict[str, Any]:
     try:
         values = json.loads(_JSON_TOKENS.sub(blank, text))
     except json.JSONDecodeError as exc:
-        raise ConfigFileError(_with_line(path, exc.lineno, text, "not valid JSON: %s" % exc.msg)) from None
+        raise _wrong(path, "not valid JSON: %s" % exc.msg, exc.lineno, text) from None
     if not isinstance(values, dict):
-        raise ConfigFileError("%s: expected one JSON object {...}, got %s" % (path, type(values).__name__))
+        raise _wrong(path, "expected one JSON object {...}, got %s" % type(values).__name__)
     return values
 
 
@@ -151,15 +153,13 @@ def compile_python(path: str, text: str, fixed: Mapping[str, str]) -> PythonSour
             tree = _Fixed(fixed).visit(tree)
         code = compile(tree, path, "exec", dont_inherit=True)
     except SyntaxError as exc:
-        message = _with_line(path, exc.lineno or 1, text, "not valid Python: %s" % exc.msg, column=exc.offset)
-        raise ConfigFileError("%s\n%s" % (message, _FORMS)) from None
+        what = "not valid Python: %s" % exc.msg
+        raise _wrong(path, what, exc.lineno or 1, text, column=exc.offset, hint=_FORMS) from None
     except ValueError as exc:  # NUL bytes
-        raise ConfigFileError("%s: not valid Python: %s. %s" % (path, exc, _FORMS)) from None
+        raise _wrong(path, "not valid Python: %s. %s" % (exc, _FORMS)) from None
     except (RecursionError, MemoryError):  # which the parser raises, too
-        text = (
-            "%s: Python can't read it: an expression has too many parts or parentheses. Write it as several statements"
-        )
-        raise ConfigFileError(text % path) from None
+        what = "Python can't read it: an expression has too many parts or parentheses. Write it as several statements"
+        raise _wrong(path, what) from None
     source = PythonSource(code)
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
@@ -243,7 +243,7 @@ def _check_duplicate_layers(path: str, text: str, node: ast.Dict) -> None:
                 key.value,
                 lines[key.value],
             )
-            raise ConfigFileError(_with_line(path, key.lineno, text, what))
+            raise _wrong(path, what, key.lineno, text)
         lines[key.value] = key.lineno
 
 
@@ -262,7 +262,7 @@ def run_python(path: str, text: str, code: CodeType, namespace: dict[str, Any]) 
             what = str(exc)
         else:
             what = described(exc)
-        raise ConfigFileError(_with_line(path, line, text, what)) from exc
+        raise _wrong(path, what, line, text) from exc
 
 
 def _explain_import(exc: ImportError) -> str:
@@ -284,14 +284,20 @@ def _line_text(text: str, line: Optional[int]) -> str:
     return lines[line - 1] if line is not None and 0 < line <= len(lines) else ""
 
 
-def _with_line(path: str, line: Optional[int], text: str, what: str, column: Optional[int] = None) -> str:
-    if line is None:
-        return "%s: %s" % (path, what)
+def _wrong(
+    path: str, what: str, line: Optional[int] = None, text: str = "", *, column: Optional[int] = None, hint: str = ""
+) -> ConfigFileError:
+    """Return the error for a config file.
+
+    :param text: of the file, of which the line is shown
+    :param column: where to point in that line, from 1
+    :param hint: the last line of the message
+    """
+    message = "%s: %s" % (path if line is None else "%s:%d" % (path, line), what)
     shown = _line_text(text, line)
-    message = "%s:%d: %s" % (path, line, what)
     if shown.strip():
         message += "\n    " + shortened(shown.strip(), most=_MOST_LETTERS)
         offset = (column or 0) - 1 - (len(shown) - len(shown.lstrip()))
         if offset >= 0 and len(shown.strip()) <= _MOST_LETTERS:
             message += "\n    " + " " * offset + "^"
-    return message
+    return ConfigFileError("%s\n%s" % (message, hint) if hint else message, file=path, line=line)

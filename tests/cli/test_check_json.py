@@ -258,10 +258,23 @@ def test_config_that_cannot_be_loaded(text, tmp_path, capsys):
     assert code == 2 and err and "network" in document and document["config"] is None
     (error,) = document["diagnostics"]
     assert error["place"]["file"] == str(tmp_path / "my.config") and error["place"]["line"] == text.count("\n")
-    assert main(["check", "--json", str(tmp_path / "missing.config")]) == 2
-    assert json.loads(capsys.readouterr().out)["ok"] is False
     assert main(["check", "--json"]) == 2
     assert "which config?" in json.loads(capsys.readouterr().out)["diagnostics"][0]["message"]
+
+
+@pytest.mark.parametrize("name", ["missing", "folder", "binary", "lines", "json", "with: colon"])
+def test_place_of_a_config_that_is_no_config(name, tmp_path, capsys):
+    """The file is named where there is no line, too."""
+    path = tmp_path / (name + ".config")
+    if name == "folder":
+        path.mkdir()
+    elif name != "missing":
+        path.write_bytes({"binary": b"\xff\xfe\x00", "json": b'{"a":\n }', "lines": b"a 1\n"}.get(name, b"a = (\n"))
+    assert main(["check", "--json", str(path)]) == 2
+    document = json.loads(capsys.readouterr().out)
+    place = document["diagnostics"][0]["place"]
+    assert not document["ok"] and place["file"] == (None if name == "lines" else str(path))
+    assert place["line"] == {"json": 2, "with: colon": 1}.get(name)
 
 
 def test_warnings_and_migration(tmp_path, capsys):

@@ -15,7 +15,7 @@ from returnn_tf.cli.check.migration import MISTAKE, UNSUPPORTED, MigrationNote, 
 from returnn_tf.cli.check.places import ConfigPlaces
 from returnn_tf.cli.check.whole_config import ConfigCheck, Fault
 from returnn_tf.config import Config
-from returnn_tf.config.errors import ConfigError, DataError, UserError
+from returnn_tf.config.errors import ConfigError, ConfigFileError, DataError, UserError
 from returnn_tf.config.settings import all_settings
 from returnn_tf.config.user_code import error_in_config
 
@@ -121,6 +121,8 @@ def of_exception(exc: Exception) -> Diagnostic:
     if isinstance(exc, UserError):
         kind = "data" if isinstance(exc, DataError) else "config"
         found = Locator().diagnostic(ERROR, Fault(str(exc), exc.topic))
+        if isinstance(exc, ConfigFileError) and exc.file is not None:
+            found = dataclasses.replace(found, file=exc.file, line=exc.line)
         return dataclasses.replace(found, kind=kind)
     place = error_in_config(exc)
     if place is not None:
