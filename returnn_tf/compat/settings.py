@@ -89,6 +89,9 @@ class OlderSettings(SettingGroup):
         help="the gradient of each parameter in TensorBoard events",
         inert="events hold the norm of the whole gradient",
     )
+    log_grad_norm: Any = setting(
+        None, help="log the norm of the gradient", inert="events hold the norm of the whole gradient"
+    )
     debug_print_layer_output_shape: bool = setting(
         False,
         help="print the shape of the output of each layer in each step",

@@ -132,3 +132,11 @@ class OutTypeOptions:
     )
     name: Optional[str] = option(None, help="for messages", inert="the name is that of the layer")
     vocab: Any = option(None, help="names of the labels", inert="the labels keep the names of their source")
+    batch: Any = option(None, help="the batch of a tensor", inert="the sources have it")
+    beam: Any = option(None, help="the search of a tensor", inert="the sources have it")
+    control_flow_ctx: Any = option(None, help="the loop of a tensor", inert="that of the layer")
+    available_for_inference: bool = option(
+        True, help="whether it exists outside of training", inert="a layer is computed where its sources exist"
+    )
+    auto_create_placeholders: bool = option(False, help="make it an input", inert="inputs are in extern_data")
+    undefined: bool = option(False, help="no type is known yet", inert="the type is inferred")

@@ -64,6 +64,8 @@ class DataKeyOptions:
     batch: Any = option(None, help="the batch of a tensor", inert="the network has one batch")
     beam: Any = option(None, help="the search of a tensor", inert="data come from no search")
     control_flow_ctx: Any = option(None, help="the loop of a tensor", inert="data are outside of loops")
+    auto_create_placeholders: bool = option(True, help="ignored: every key is an input")
+    undefined: bool = option(False, help="ignored: the other options are the type")
     name: Optional[str] = option(None, help="ignored, for old configs")
 
 

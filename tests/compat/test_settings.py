@@ -20,6 +20,7 @@ IN_CONFIGS: dict[str, list[Any]] = {
     "need_data": [False],
     "flat_net_construction": [True],
     "debug_print_layer_output_shape": [False],
+    "log_grad_norm": [True],
     "multiprocessing": [True],
     "backend": ["tensorflow-net-dict", "tensorflow", os],
     "reinit_network_each_epoch": [True],

@@ -11,6 +11,8 @@ from returnn_tf.tensor import SpatialDim, batch_dim
 from tests.layers.nets import FEATURE, LENS, STATIC, TIME, fails, feed, run, template
 
 X = feed()["data"]
+#: What front ends that write the type of a template as a dict add to it.
+OF_A_TEMPLATE = {"batch": None, "beam": None, "control_flow_ctx": None, "available_for_inference": True}
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,7 @@ X = feed()["data"]
             X,
         ),
         ("source(0)[..., :2]", {"dim": 2}, "BTF", X[..., :2]),
+        ("source(0)[..., :2]", {"dim": 2, **OF_A_TEMPLATE}, "BTF", X[..., :2]),
         ("tf.reduce_sum(source(0), -1)", {"shape": (None,), "dim": None}, "BT", X.sum(-1)),
         ("tf.one_hot(source(0), 5)", {"shape": (None, 5), "dim": 5, "sparse": False, "dtype": "float32"}, "BTF", None),
         (
@@ -57,7 +60,7 @@ WHOLE: list[tuple[dict[str, Any], str, tuple[int, ...]]] = [
     ({"dims": [FEATURE]}, "S", (3,)),  # dims mark no axis by default
     ({"dims": [FEATURE], "version": 1}, "F", (3,)),
     ({"dim_tags": [STATIC, FEATURE]}, "SF", (2, 3)),
-    ({"dims": [batch_dim, FEATURE], "feature_dim_axis": 1}, "BF", (3, 3)),
+    ({"dims": [batch_dim, FEATURE], "feature_dim_axis": 1, **OF_A_TEMPLATE}, "BF", (3, 3)),
     ({"dim_tags": [batch_dim, FEATURE], "version": 2}, "BS", (3, 3)),
     ({"dims": [batch_dim, TIME], "dtype": "bool"}, "BT", (3, 4)),
 ]

@@ -55,6 +55,7 @@ TIME, FEATURE = SpatialDim("time"), FeatureDim("feature", 5)
         ({"dims": [batch_dim, TIME], "sparse_dim": FEATURE}, "BT", 5),
         ({"dim": 5, "version": 2}, "BTS", None),
         ({"dim": 5, "batch": None, "beam": None, "control_flow_ctx": None}, "BTF", 5),
+        ({"dim": 5, "auto_create_placeholders": True, "undefined": False}, "BTF", 5),
         ({"feature_dim_axis": None}, "BT", None),
         ({"feature_dim_axis": None, "time_dim_axis": None}, "B", None),
         ({"dim_tags": [TIME, batch_dim], "sparse": True, "dim": 8}, "TB", 8),
