@@ -38,13 +38,14 @@ def target_labels(model: Model, loss: LossNode) -> Labels:
     """
     node = loss.target
     assert node is not None
-    labels = labels_of(node.output, model.dataset, model.net.extern_data, node.extern_key)
+    dataset, extern_data = model.dataset, model.net.extern_data
+    labels = labels_of(node.output, dataset, extern_data, node.extern_key, replaced=False)
     while labels.names is None and node.sources:
         node = node.sources[0]
         if node.layer.computes_entries:
             break
         if node.output.sparse:
-            labels = labels_of(node.output, model.dataset, model.net.extern_data, node.extern_key)
+            labels = labels_of(node.output, dataset, extern_data, node.extern_key, replaced=False)
     return labels
 
 

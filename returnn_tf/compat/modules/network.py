@@ -223,7 +223,7 @@ class TFNetwork:
 
         own_class = LAYERS[net_dict[name]["class"]]
         if options.get("from") is None:
-            is_old = NetworkSettings(self.get_config()).behavior_version == 0
+            is_old = NetworkSettings(self.get_config()).behavior_version < 1
             options["from"] = ["data"] if is_old and own_class.takes_data(options) else []
         for other in own_class.references(options):  # also those that a network inside of the layer refers to
             if other in net_dict:

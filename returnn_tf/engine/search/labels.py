@@ -81,19 +81,26 @@ def _nested(array: NDArray[Any]) -> str:
     return number if np.isfinite(array) else "float(%r)" % number
 
 
-def labels_of(output: Data, dataset: Dataset, extern_data: Mapping[str, Data], target: Optional[str]) -> Labels:
+def labels_of(
+    output: Data,
+    dataset: Dataset,
+    extern_data: Mapping[str, Data],
+    target: Optional[str],
+    *,
+    replaced: bool = True,
+) -> Labels:
     """Return the labels of a layer: those of the data key with the same labels, from the dataset or its ``vocab``.
-
-    If its labels replace those of a data key, e.g. with one for the end of the sequence, they have the names of these.
 
     :param output: of the layer; one without labels is written as arrays, 256 labels without names as bytes of UTF-8
     :param target: fallback data key, used if its number of labels matches
+    :param replaced: take the names of a data key also where the labels replace those of it, e.g. with one more for the
+        end of the sequence
     :raises ConfigError: the labels of a vocabulary of this class can't be read
     :raises DataError: a vocabulary file is missing or invalid
     """
     if output.sparse_dim is None:
         return Arrays()
-    for key in _keys(output, extern_data, target):
+    for key in _keys(output, extern_data, target, replaced):
         names = dataset.label_names.get(key)
         vocab = extern_data[key].vocab
         if not names and vocab is not None:
@@ -103,10 +110,10 @@ def labels_of(output: Data, dataset: Dataset, extern_data: Mapping[str, Data], t
     return Bytes() if output.sparse_dim.size == len(_BYTES) else Labels(None)
 
 
-def _keys(output: Data, extern_data: Mapping[str, Data], target: Optional[str]) -> list[str]:
+def _keys(output: Data, extern_data: Mapping[str, Data], target: Optional[str], replaced: bool) -> list[str]:
     assert output.sparse_dim is not None
     dims = [output.sparse_dim]
-    while dims[-1].labels_of is not None and dims[-1].labels_of not in dims:
+    while replaced and dims[-1].labels_of is not None and dims[-1].labels_of not in dims:
         dims.append(dims[-1].labels_of)
     keys = [key for dim in dims for key, data in extern_data.items() if data.sparse_dim is dim]
     data = extern_data.get(target or "")

@@ -160,7 +160,7 @@ class SqueezeLayer(ConcatInputLayer, Planned[SqueezePlan]):
     def _lacks_feature(self, ctx: PlanContext, data: Data) -> bool:
         """Return whether the axis is the feature axis of labels, which old configs squeeze."""
         is_feature = isinstance(self.axis, str) and self.axis.lower() in ("f", "feature")
-        return ctx.behavior_version == 0 and data.sparse and is_feature
+        return ctx.behavior_version < 1 and data.sparse and is_feature
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a reshape."""
