@@ -77,7 +77,7 @@ def feed_layout(data: Data) -> tuple[list[Optional[int]], list[int]]:
     order = batch_major_order(data)
     sizes = [data.dims[a].size for a in order]
     offset = 0 if data.batch_axis is None else 1
-    return sizes, [i - offset for i, a in enumerate(order) if data.dims[a].is_dynamic]
+    return sizes, [i - offset for i, a in enumerate(order) if data.dims[a].is_dynamic()]
 
 
 def batch_major_order(data: Data) -> list[int]:

@@ -184,7 +184,7 @@ def _feed_key(lowering: Lowering, key: str, node: Node, feed: Mapping[str, Any])
         lowering.dims.batch_size = size_of(x, 0) if lowering.dims.batch_size is None else lowering.dims.batch_size
     for i, axis in enumerate(order):
         dim = data.dims[axis]
-        if not dim.is_dynamic:
+        if not dim.is_dynamic():
             continue
         lowering.dims.sizes.setdefault(dim, size_of(x, i))
         name = "%s/size%d" % (key, i - 1 if batch is not None else i)

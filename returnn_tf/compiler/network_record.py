@@ -166,7 +166,7 @@ class _Network:
             "name": brief_name(dim) or ("batch" if dim.is_batch else ""),
             "kind": "spatial" if dim.is_loop else dim.kind.value,
             "size": dim.size,
-            "dynamic": bool(dim.is_dynamic),  # a number where the config imports RETURNN, as it may be called there
+            "dynamic": dim.is_dynamic(),
         }
 
 

@@ -86,7 +86,7 @@ def _is_ragged(data: Data, like: Optional[Data] = None) -> bool:
         return False
     batch, time, feature = data.dims
     same = like is None or (like.dims[0] is batch and like.dims[1] is time)
-    return same and batch.is_batch and time.is_dynamic and not time.is_batch and feature.size is not None
+    return same and batch.is_batch and time.is_dynamic() and not time.is_batch and feature.size is not None
 
 
 def _chains(packed: set[Node]) -> list[set[Node]]:

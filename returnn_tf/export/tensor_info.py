@@ -73,7 +73,7 @@ def infos_of(base: str, layer: str, data: Data) -> list[TensorInfo]:
     sizes = tuple(data.dims[axis].size for axis in order)
     beam = None if data.beam is None else data.beam.size
     lengths = {place: "%s_size%d" % (base, place - offset) for place, axis in enumerate(order)
-               if data.dims[axis].is_dynamic}  # fmt: skip
+               if data.dims[axis].is_dynamic()}  # fmt: skip
     labels = None if data.sparse_dim is None else data.sparse_dim.size
     axes = tuple(kinds[axis] for axis in order)
     found = [TensorInfo(base, VALUE, layer, axes, sizes, data.dtype, labels, lengths, beam)]

@@ -235,7 +235,7 @@ class EmitContext:
         """Return `mask` of all dynamic axes among these, combined; None if no axis is dynamic."""
         result = None
         for axis in axes:
-            if data.dims[axis].is_dynamic:
+            if data.dims[axis].is_dynamic():
                 mask = self.mask(data, axis)
                 result = mask if result is None else tf.logical_and(result, mask)
         return result
@@ -269,7 +269,9 @@ class EmitContext:
 
     def kept_of(self, spec: KeptSpec) -> Any:
         """Return the value kept after the last batch, by its specification."""
-        sizes = [0 if dim.is_dynamic else self.size(dim) for dim in spec.data.dims]  # an axis that grows begins with 0
+        sizes = [
+            0 if dim.is_dynamic() else self.size(dim) for dim in spec.data.dims
+        ]  # an axis that grows begins with 0
         first = tf.zeros(sizes, spec.data.dtype)
         first.set_shape(spec.variable_shape)
         return self.lowering.carried.read(spec, first)
@@ -305,7 +307,7 @@ class EmitContext:
 
     def _has_stream(self, data: Data) -> bool:
         """Return whether a state belongs to a sequence, not to one of a varying number of frames of it."""
-        return self.continues and all(dim.is_batch or not dim.is_dynamic for dim in data.dims)
+        return self.continues and all(dim.is_batch or not dim.is_dynamic() for dim in data.dims)
 
     def _spec(self, name: str, data: Data) -> KeptSpec:
         path = self.node.path

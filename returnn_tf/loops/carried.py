@@ -79,7 +79,7 @@ class CarriedValues:
     def __init__(self, loop: LoopPlan, ctx: EmitContext) -> None:
         self._loop, self._ctx, self._nodes = loop, ctx, ctx.node.inner
         #: Whether the graph computes sequences block by block, and this loop runs over their frames.
-        self.in_stream = ctx.continues and loop.ending.end is None and loop.loop_dim.is_dynamic
+        self.in_stream = ctx.continues and loop.ending.end is None and loop.loop_dim.is_dynamic()
         if self.in_stream:
             self._check_stream()
         self._states = state_keys(self._nodes)

@@ -142,7 +142,7 @@ class LoopFrame:
                 arrays.append(step_array(made, self._limit))
         for outer in self._node.deps:
             for dim in outer.output.dims:
-                if dim.is_dynamic and not dim.is_batch and dim is not self._loop.loop_dim and ctx.has_lens(dim):
+                if dim.is_dynamic() and not dim.is_batch and dim is not self._loop.loop_dim and ctx.has_lens(dim):
                     ctx.seq_mask(dim)
         return arrays
 
@@ -261,7 +261,7 @@ class LoopFrame:
         scores = search.get("scores")
         ended = search["ended"]
         counts = steps_taken(ended, search["lens"], i, loop.ending.include_eos)
-        if loop.ending.end is None and loop.loop_dim.is_dynamic:
+        if loop.ending.end is None and loop.loop_dim.is_dynamic():
             lens = self._known_lens
             ended = i >= (lens if loop.ending.include_eos or loop.independent_of_batch else lens + 1)
             counts = tf.minimum(i, lens)

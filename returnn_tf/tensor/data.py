@@ -123,7 +123,7 @@ class Data:
     @property
     def dynamic_axes(self) -> list[int]:
         """Return the indices of the axes without static size, batch excluded."""
-        return [i for i, d in enumerate(self.dims) if d.is_dynamic]
+        return [i for i, d in enumerate(self.dims) if d.is_dynamic()]
 
     @property
     def loop_axes(self) -> list[int]:
@@ -140,7 +140,7 @@ class Data:
             return "B"
         if axis == self.feature_axis:
             return "F"
-        return "T" if self.dims[axis].is_dynamic else "S"
+        return "T" if self.dims[axis].is_dynamic() else "S"
 
     @property
     def static_shape(self) -> tuple[Optional[int], ...]:
@@ -244,7 +244,7 @@ class Data:
 def default_time_axis(dims: Sequence[Dim], exclude: Optional[int] = None) -> Optional[int]:
     """Return the first dynamic spatial axis."""
     for i, d in enumerate(dims):
-        if d.is_dynamic and d.kind is DimKind.SPATIAL and i != exclude:
+        if d.is_dynamic() and d.kind is DimKind.SPATIAL and i != exclude:
             return i
     return None
 

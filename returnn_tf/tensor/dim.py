@@ -104,7 +104,6 @@ class Dim:
         """Return whether this is the axis of the steps of a loop, see `DimKind.LOOP`."""
         return self.kind is DimKind.LOOP
 
-    @property
     def is_dynamic(self) -> bool:
         """Return whether the size differs between sequences or batches; never for batch dims."""
         return self.size is None and not self.is_batch

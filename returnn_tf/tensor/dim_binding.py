@@ -132,7 +132,7 @@ def _is_made_up(dim: Dim) -> bool:
 
 
 def _is_automatic(dim: Dim) -> bool:
-    return dim.description.startswith(EXTERN_PREFIX) and dim.is_dynamic
+    return dim.description.startswith(EXTERN_PREFIX) and dim.is_dynamic()
 
 
 def _differ_in_scale(a: Dim, b: Dim) -> bool:

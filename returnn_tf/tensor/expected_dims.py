@@ -80,7 +80,7 @@ def _is_steps(dim: Dim, data: Data) -> bool:
 
 
 def _check_implicit(data: Data, mark: ImplicitDim, dim: Dim) -> None:
-    of_lengths = any(d.is_dynamic for d in data.dims)
+    of_lengths = any(d.is_dynamic() for d in data.dims)
     of_labels = data.sparse_dim is not None and data.sparse_dim.agrees_with(dim)
     if isinstance(mark, ImplicitDynSizeDim):
         fits, what = of_lengths, "no lengths of the output %s depend on it"

@@ -152,7 +152,7 @@ def _place(common: Data, dim: Dim) -> int:
     if dim.kind is DimKind.FEATURE:
         return common.rank if feature is None else feature + 1
     dynamic = [i for i in common.dynamic_axes if not common.dims[i].is_loop]
-    if dim.is_dynamic and dynamic:
+    if dim.is_dynamic() and dynamic:
         return dynamic[-1] + 1
     if common.spatial_axes:
         return common.spatial_axes[-1] + 1

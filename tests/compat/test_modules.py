@@ -200,7 +200,7 @@ def test_dims_and_templates(tmp_path: pathlib.Path) -> None:
         "data = Data(name='x', shape=(None, 5), dim=5)\nis_data = isinstance(data, Data)\nbatch = batch_dim\n",
     )
     a, b, data = (config.typed(key) for key in ("a", "b", "data"))
-    assert isinstance(a, Dim) and a.is_dynamic and a.description == "a" and b.size == 5
+    assert isinstance(a, Dim) and a.is_dynamic() and a.description == "a" and b.size == 5
     assert config.typed("are") == [True, False] and config.typed("is_data") is True
     assert data.template.axis_kinds == ("B", "T", "F") and config.typed("batch") is batch_dim
 

@@ -103,7 +103,7 @@ def test_attributes_are_set_together() -> None:
     assert data.sparse and data.dim == 7 and data.dims == (batch_dim, TIME) and data.feature_axis is None
     assert change("BTF", batch_dim_axis=None, shape=(None, 3)).dims == (TIME, FEATURE)
     data = change("BF", shape=(None, 4, 3))
-    assert data.time_axis == 1 and data.dims[3] is FEATURE and data.dims[1].is_dynamic
+    assert data.time_axis == 1 and data.dims[3] is FEATURE and data.dims[1].is_dynamic()
     for attributes, message in [
         ({"shape": 3}, "must be a tuple of sizes"),
         ({"dtype": "floot32"}, "dtype 'floot32' is unknown"),

@@ -116,7 +116,7 @@ def test_results_are_as_planned(case: Case) -> None:
         axes = sorted(range(data.rank), key=lambda axis: axis != data.batch_axis)
         assert result.axes == tuple(data.axis_kinds[axis] for axis in axes), path
         assert result.value.dtype == data.dtype, path
-        assert {i for i, axis in enumerate(axes) if data.dims[axis].is_dynamic} == set(result.sizes), path
+        assert {i for i, axis in enumerate(axes) if data.dims[axis].is_dynamic()} == set(result.sizes), path
         for axis, size in zip(axes, result.value.shape):
             assert data.dims[axis].size in (None, size), path
         for axis, lens in result.sizes.items():

@@ -191,5 +191,5 @@ def test_derived_dims_are_freed() -> None:
 
 
 def test_batch_is_no_dynamic_dim() -> None:
-    assert batch_dim.is_batch and not batch_dim.is_dynamic
-    assert SpatialDim("t").is_dynamic
+    assert batch_dim.is_batch and not batch_dim.is_dynamic()
+    assert SpatialDim("t").is_dynamic()

@@ -108,7 +108,7 @@ def _weights_layer(net: Network, node: Node, shown: Optional[Node]) -> WeightsLa
     else:
         template = inner_weights_template(net.plan, node)
         layer = WeightsLayer(node.path, node, template, template.time_axis, True, False)
-    if any(template.dims[axis].is_dynamic for axis in layer.head_axes):
+    if any(template.dims[axis].is_dynamic() for axis in layer.head_axes):
         raise CommandError("it has weights along more than two axes of frames: %s" % template)
     return layer
 

@@ -30,7 +30,7 @@ def softmax_cross_entropy_over_size(logits: Any, labels: Any) -> Any:
     :return: the axes of ``logits`` without that of the classes
     """
     data = logits.template
-    axis = max(i for i, dim in enumerate(data.dims) if dim.is_dynamic and i != data.batch_axis)
+    axis = max(i for i, dim in enumerate(data.dims) if dim.is_dynamic() and i != data.batch_axis)
     targets = to_layout(labels.placeholder, labels.template, data, match_axes(labels.template, data))
     mask = logits.get_sequence_mask_broadcast(axis)
     x = tf.where(mask, logits.placeholder, logits.placeholder.dtype.min)

@@ -698,7 +698,7 @@ class DataView:
             behind = data.rank if dim_tag.kind is DimKind.FEATURE else int(data.batch_axis == 0)
             axis = 0 if dim_tag.is_batch else behind
         feature = dim_tag.kind is DimKind.FEATURE and data.feature_axis is None and data.sparse_dim is None
-        time = dim_tag.is_dynamic and data.time_axis is None
+        time = dim_tag.is_dynamic() and data.time_axis is None
         return self._with(data.with_axis(axis % (data.rank + 1), dim_tag, feature=feature, time=time), None)
 
     def copy_template_set_ctx(self, ctx: Any) -> DataView:

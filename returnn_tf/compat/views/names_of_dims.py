@@ -28,7 +28,7 @@ class Types:
 
 def lengths_of_dim(dim: Dim) -> Any:
     """Return the lengths, int32 [batch]; None if the dim is static, and while no ops are built."""
-    return size_tags.lengths_of(dim.declared()) if dim.is_dynamic else None
+    return size_tags.lengths_of(dim.declared()) if dim.is_dynamic() else None
 
 
 def dim_of_lengths(x: Any) -> Optional[Dim]:
@@ -61,14 +61,6 @@ def is_equal(dim: Dim, other: Dim, **options: Any) -> bool:
     return one.agrees_with(two) or (one.is_batch and two.is_batch)
 
 
-class _Truth(int):
-    """A truth value that may be called for itself: an attribute of our dims that is a method of RETURNN's."""
-
-    def __call__(self) -> bool:
-        return bool(self)
-
-
-_TRUTHS = _Truth(0), _Truth(1)
 #: What front ends note about dims: templates of lengths, and where these are computed.
 _notes: WeakKeyDictionary[Dim, dict[str, Any]] = WeakKeyDictionary()
 
@@ -90,7 +82,7 @@ def axes_of_lengths(dim: Dim) -> tuple[Dim, ...]:
     noted = _notes.get(dim, {}).get("dyn_size_ext")
     if noted is not None:
         return tuple(noted.dim_tags)
-    operands = [] if dim.expr is None else [each for each in dim.expr.args if each.is_dynamic]
+    operands = [] if dim.expr is None else [each for each in dim.expr.args if each.is_dynamic()]
     return tuple(dict.fromkeys(axis for each in operands for axis in axes_of_lengths(each))) or (batch_dim,)
 
 
@@ -165,7 +157,6 @@ NAMES: Mapping[str, Any] = {
     "is_batch_dim": lambda dim: dim.is_batch,
     "is_feature_dim": lambda dim: dim.kind is DimKind.FEATURE,
     "is_spatial_dim": lambda dim: dim.kind is DimKind.SPATIAL,
-    "is_dynamic": property(lambda dim: _TRUTHS[dim.size is None and not dim.is_batch]),
     "is_static": lambda dim: dim.size is not None,
     "is_dim_known": lambda dim: True,
     "is_equal": is_equal,

@@ -47,8 +47,8 @@ def show_axes(data: Data) -> str:
 
 def _time_change(node: Node) -> str:
     """Return ``old -> new`` if the output has dynamic dims that no source has."""
-    before = [d for s in node.sources for d in s.output.dims if d.is_dynamic]
-    after = [d for d in node.output.dims if d.is_dynamic]
+    before = [d for s in node.sources for d in s.output.dims if d.is_dynamic()]
+    after = [d for d in node.output.dims if d.is_dynamic()]
     new = [d for d in after if d not in before]
     if node.extern_key is not None or not node.sources or not (new or (before and not after)):
         return ""

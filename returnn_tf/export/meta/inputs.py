@@ -40,7 +40,7 @@ class Inputs:
         offset = 0 if data.batch_axis is None else 1
         for i, axis in enumerate(order):
             dim = data.dims[axis]
-            if not dim.is_dynamic:
+            if not dim.is_dynamic():
                 continue
             name = names.input_size_name(key, i - offset)
             if dim in self._lens:

@@ -60,7 +60,7 @@ def axis_names(model: InferenceModel) -> dict[str, list[str]]:
         found[name] = [batch if kind == "B" else "T_%s_%d" % (name, axis) for axis, kind in enumerate(info.axes)]
         data = tensors.get(name) if info.kind == VALUE else None
         places = [] if data is None else [(i, data.dims[axis]) for i, axis in enumerate(batch_major_order(data))]
-        dynamic = [(i, dim) for i, dim in places if dim.is_dynamic]
+        dynamic = [(i, dim) for i, dim in places if dim.is_dynamic()]
         for axis, dim in dynamic:
             own = "T_%s%s" % (name, "_%d" % axis if len(dynamic) > 1 else "")
             found[name][axis] = names.setdefault(dim, own if names or name not in model.input_infos else "T")

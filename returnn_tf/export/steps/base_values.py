@@ -41,7 +41,7 @@ class BaseValues:
 
     def _add_sizes(self, dims: Iterable[Dim]) -> None:
         for dim in dims:
-            if dim.is_dynamic and dim not in self._sizes:
+            if dim.is_dynamic() and dim not in self._sizes:
                 name = op_name("base_size_" + (dim.description or "time").replace("/", "_").replace(":", "_"))
                 self._sizes[dim] = self._unique(name, self._sizes.values())
 
@@ -84,7 +84,7 @@ class BaseValues:
             value = from_batch_major(value, data)
             lowering.values.outputs[node] = value
             for axis, dim in enumerate(data.dims):
-                if dim.is_dynamic:
+                if dim.is_dynamic():
                     lowering.dims.sizes.setdefault(dim, tf.shape(value)[axis])
 
     def _repeated(self, value: Any, entries: Any) -> Any:

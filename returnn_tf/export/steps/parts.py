@@ -241,7 +241,7 @@ class StepParts:
     def _check_dims(self, node: Node, dep: Node) -> None:
         """Check that a value can be kept: the lengths of its axes are known outside of the step."""
         outside = {dim for outer in self.outer for dim in outer.output.dims}
-        lost = [dim for dim in dep.output.dims if dim.is_dynamic and dim not in outside]
+        lost = [dim for dim in dep.output.dims if dim.is_dynamic() and dim not in outside]
         if lost:
             raise ExportError(
                 "Single steps of layer %r: layer %r depends on the label of its step, and reads layer %r, whose axis "

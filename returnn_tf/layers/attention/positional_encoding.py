@@ -143,7 +143,7 @@ class PositionalEncodingLayer(ConcatInputLayer, Planned[PositionalEncodingPlan])
             return self.plan.steps, position
         dim = self.plan.steps.dims[0]
         position = tf.range(ctx.size(dim))
-        if not ctx.continues or not dim.is_dynamic or self.constant >= 0:
+        if not ctx.continues or not dim.is_dynamic() or self.constant >= 0:
             return self.plan.steps, position
         batch = self.plan.frames.batch_axis
         seqs = Data(() if batch is None else (self.plan.frames.dims[batch],), "int32")

@@ -70,7 +70,7 @@ def _in_blocks(ops: Any, layer: SelfAttentionLayer, ctx: EmitContext, qkv: Any, 
     """Emit the native op, which computes the same as `SelfAttentionLayer._attend`."""
     plan, lens = layer.plan, None
     dim, causal = plan.rows.dims[-1], layer.attention_left_only or plan.in_loop
-    if dim.is_dynamic and not causal:
+    if dim.is_dynamic() and not causal:
         lens = tf.broadcast_to(tf.clip_by_value(ctx.lens(dim), 0, tf.shape(qkv)[1]), tf.shape(qkv)[:1])
     return native_attention(
         ops, [qkv], plan.key, scale=plan.key**-0.5, lengths=lens, causal=causal, table=table,
@@ -162,7 +162,7 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
             and self.key_shift is None
             and (self.attention_left_only or in_loop)
             and _by_sequence(lead)
-            and (single_step or rows.dims[-1].is_dynamic)
+            and (single_step or rows.dims[-1].is_dynamic())
         )
         streamed = streamed_history(self, parts) if can_stream else None
         if single_step:
@@ -356,14 +356,14 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
         if self.attention_left_only or self.plan.in_loop:
             # No key after the end of a sequence is seen by a frame within it.
             return left_only_mask(ctx.size(dim))
-        if not dim.is_dynamic:
+        if not dim.is_dynamic():
             return None
         return tf.expand_dims(tf.expand_dims(ctx.mask(self.plan.rows, axis), -2), -2)
 
 
 def _by_sequence(lead: Sequence[Dim]) -> bool:
     """Return whether there are sequences, whose frames may come block by block, with static axes besides."""
-    return bool(lead) and lead[0].is_batch and not any(dim.is_dynamic for dim in lead[1:])
+    return bool(lead) and lead[0].is_batch and not any(dim.is_dynamic() for dim in lead[1:])
 
 
 def _history(ctx: PlanContext, rows: Sequence[Dim], heads: int, size: int) -> Data:

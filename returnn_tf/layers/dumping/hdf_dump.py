@@ -207,7 +207,7 @@ def _order(data: Data) -> list[int]:
     """Return the axes: batch, time or steps of a loop if static, the dynamic ones, other static ones, features last."""
     order = [] if data.batch_axis is None else [data.batch_axis]
     time = data.loop_axes[0] if data.loop_axes else data.time_axis
-    if time is not None and not data.dims[time].is_dynamic and time != data.feature_axis:
+    if time is not None and not data.dims[time].is_dynamic() and time != data.feature_axis:
         order.append(time)
     order += [axis for axis in data.dynamic_axes if axis not in order]
     order += [axis for axis in range(data.rank) if axis not in order and axis != data.feature_axis]

@@ -142,7 +142,7 @@ class FramewiseLoss(Loss):
 def _fit_frames(ctx: LossContext, target: Any, axis: int, outer: Data, dim: Any) -> Any:
     """Check the lengths if the dims differ, and cut or pad the target to the array size of the output."""
     wanted = outer.dims[axis]
-    if wanted is dim or not (wanted.is_dynamic or dim.is_dynamic):
+    if wanted is dim or not (wanted.is_dynamic() or dim.is_dynamic()):
         return target
     lens, target_lens = tf.reshape(ctx.of_layer.lens(wanted), [-1]), tf.reshape(ctx.of_layer.lens(dim), [-1])
     deps = ctx.require(

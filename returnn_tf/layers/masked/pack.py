@@ -120,7 +120,7 @@ def picked(ctx: EmitContext, mask: Node, batch: Optional[Dim], frames: Dim) -> A
     """Return the mask as bool [batch or 1, frames], false in the padding."""
     dims = (frames,) if batch is None else (batch, frames)
     value = ctx.broadcast(mask, Data(dims, "bool"))
-    if frames.is_dynamic:
+    if frames.is_dynamic():
         value = tf.logical_and(value, ctx.seq_mask(frames))
     value = tf.broadcast_to(value, tf.stack([ctx.size(d) for d in dims]))
     return tf.expand_dims(value, 0) if batch is None else value

@@ -114,7 +114,7 @@ class CumsumLayer(ConcatInputLayer, Planned[CumsumPlan]):
         total = tf.cumsum(x, axis=axis, reverse=self.reverse)
         if self.plan.initial is not None and self.initial_output is not None:
             total += tf.expand_dims(self.initial_output_value(ctx), axis)
-        if ctx.continues and frames.dims[axis].is_dynamic and not self.reverse:
+        if ctx.continues and frames.dims[axis].is_dynamic() and not self.reverse:
             frame = frames.without_axes([axis])
             before = ctx.state_before("sum", frame, tf.zeros(tf.stack(ctx.shape(frame)), x.dtype))
             total += tf.expand_dims(before, axis)

@@ -114,7 +114,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer, Planned[SoftmaxOverSpatialPlan])
 
     def masks_padding(self) -> bool:
         """Return whether frames after the end of a sequence have no weight."""
-        over_frames = self.plan.frames.dims[self.plan.axis].is_dynamic
+        over_frames = self.plan.frames.dims[self.plan.axis].is_dynamic()
         return over_frames and self.use_time_mask is not False and not self.log_space
 
     def ignores_padding(self) -> bool:
@@ -132,7 +132,7 @@ class SoftmaxOverSpatialLayer(ConcatInputLayer, Planned[SoftmaxOverSpatialPlan])
         last = data.rank - 1
         dim = data.dims[last]
         parts = []
-        if self.use_time_mask is not False and dim.is_dynamic:
+        if self.use_time_mask is not False and dim.is_dynamic():
             parts.append(ctx.mask(data, last))
         frames = expand_at(tf.range(ctx.size(dim)), range(last))
         if self.start is not None:

@@ -238,7 +238,7 @@ class CondLayer(Planned[CondPlan]):
         names = ["", *self.node.sub_plans]
         outputs: list[BranchOutput] = [self.plan.result, *self.node.sub_plans.values()]
         branches, states = self.plan.branches, self.plan.states
-        new = list(dict.fromkeys(d for o in outputs for d in o.data.dims if d.is_dynamic and not ctx.has_lens(d)))
+        new = list(dict.fromkeys(d for o in outputs for d in o.data.dims if d.is_dynamic() and not ctx.has_lens(d)))
 
         losses: list[Any] = [loss.loss for loss in self.plan.losses] if ctx.lowering.options.with_losses else []
         found: set[tuple[str, str]] = set()
@@ -383,7 +383,7 @@ class BranchOutput:
 
 
 def _is_new(dim: Dim) -> bool:
-    return dim.is_dynamic and dim.expr is None and dim.auto
+    return dim.is_dynamic() and dim.expr is None and dim.auto
 
 
 _PARTS = ("value", "error", "count")

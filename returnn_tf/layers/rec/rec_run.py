@@ -339,7 +339,7 @@ class CellOverFrames:
             y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
         ctx.set_aux(ctx.node, HIDDEN_STATE, state)
         self.cell.keep(ctx, state)
-        if self._frames.dims[self._perm[0]].is_dynamic:
+        if self._frames.dims[self._perm[0]].is_dynamic():
             self.cell.state_after(ctx, state)
         return y
 
@@ -349,7 +349,7 @@ class CellOverFrames:
     def _lengths(self, ctx: EmitContext) -> Optional[Any]:
         """Return the lengths, int [merged batch]; None if the iterated axis has one length for all."""
         dims = [self._frames.dims[axis] for axis in self._perm]
-        if not dims[0].is_dynamic:
+        if not dims[0].is_dynamic():
             return None
         lengths = ctx.lens(dims[0])
         if lengths.shape.rank == 0:
@@ -361,6 +361,6 @@ class CellOverFrames:
         return tf.repeat(lengths, repeats) if others else lengths
 
     def _initial_state(self, ctx: EmitContext, merge: bool) -> Optional[tuple[Any, ...]]:
-        is_stream = self._frames.dims[self._perm[0]].is_dynamic
+        is_stream = self._frames.dims[self._perm[0]].is_dynamic()
         state = self.cell.state_before(ctx) if is_stream else self.cell.given_state(ctx)
         return state if state is None or not merge else self.cell.flat(state)

@@ -81,7 +81,7 @@ class LengthLayer(Planned[LengthPlan]):
         over = ctx.lengths_over(dim)
         if over is not None:  # in the step of a loop those of this step
             dims = [d for d in over if not d.is_loop or d in source.dims]
-        if not dim.is_dynamic:
+        if not dim.is_dynamic():
             dims = []
         if self.add_time_axis:
             dims.append(ctx.new_spatial(1, "time"))
@@ -92,9 +92,9 @@ class LengthLayer(Planned[LengthPlan]):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op but the cast, usually."""
         dim, data = self.plan.dim, ctx.output
-        if dim.is_dynamic and ctx.differs_by_frame(dim):
+        if dim.is_dynamic() and ctx.differs_by_frame(dim):
             lens = ctx.lens_by_frame(dim, data)
-        elif dim.is_dynamic:
+        elif dim.is_dynamic():
             lens = ctx.lens(dim)
             if lens.shape.rank == 0:
                 lens = tf.fill([ctx.size(data.dims[0])], lens)

@@ -81,7 +81,7 @@ class SearchSortedLayer(Planned[SearchSortedPlan]):
         """Emit one op with the common axes merged, and all other axes of the values too."""
         seq_data, values_data = self.sorted_sequence.output, self.values.output
         seq, axis = ctx.value(self.sorted_sequence), self.plan.axis
-        if seq_data.batch_axis is not None or not seq_data.dims[axis].is_dynamic:
+        if seq_data.batch_axis is not None or not seq_data.dims[axis].is_dynamic():
             mask = ctx.masks(seq_data, [axis])
             seq = seq if mask is None else fill_masked(seq, mask, "highest")
         frames = tf.shape(seq)[axis]
@@ -100,7 +100,7 @@ class SearchSortedLayer(Planned[SearchSortedPlan]):
     def _limit(self, ctx: EmitContext, seq: Data, values: Data) -> Any:
         """Return the lengths of the sorted sequence in the layout of the values, the upper bound of the index."""
         dim = seq.dims[self.plan.axis]
-        if not dim.is_dynamic:
+        if not dim.is_dynamic():
             return None
         lens = ctx.lens(dim)
         if lens.shape.rank == 0:

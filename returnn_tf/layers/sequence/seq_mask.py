@@ -97,7 +97,7 @@ class SeqLenMaskLayer(ConcatInputLayer, Planned[SeqLenMaskPlan]):
             masks.append(position < tf.reshape(own, shape))
         elif lens is not None:
             masks.append(position < number(lens))
-        elif data.dims[axis].is_dynamic:
+        elif data.dims[axis].is_dynamic():
             masks.append(ctx.mask(data, axis))
         if self.start is not None:
             masks.append(position >= number(self.start))

@@ -102,7 +102,7 @@ class FlattenBatchLayer(ConcatInputLayer, Planned[FlattenBatchPlan]):
         x = transpose(self.emit_input(ctx), front + [a for a in range(data.rank) if a not in front])
         dim = ctx.output.dims[0]
         assert isinstance(dim, PackedBatch)
-        if data.dims[axis].is_dynamic:
+        if data.dims[axis].is_dynamic():
             x = pack(x, _packed_indices(ctx, dim, data, axis))
         else:
             x = merge_axes(x, 0, 2)[0]
@@ -153,7 +153,7 @@ class UnflattenBatchLayer(ConcatInputLayer, Planned[UnflattenBatchPlan]):
         sizes = [ctx.size(dim.batch), ctx.size(dim.inner)]
         if not dim.batch_major:
             sizes.reverse()
-        if dim.inner.is_dynamic:
+        if dim.inner.is_dynamic():
             x = unpack(x, _packed_indices(ctx, dim, ctx.output, 1), sizes[0], sizes[1])
         else:
             x = split_axis(x, 0, sizes)

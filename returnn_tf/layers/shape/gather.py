@@ -185,7 +185,7 @@ class GatherLayer(ConcatInputLayer, Planned[GatherPlan]):
             position = need_indices(ctx, self.position)
         elif _is_outside(self.position, dim) and not self.clip_to_valid:
             raise ctx.error("position %s is not in the axis %s, whose first entry is 0." % (self.position, dim))
-        if self.clip_to_valid and dim.is_dynamic:
+        if self.clip_to_valid and dim.is_dynamic():
             position = with_batch(position, data)
         gather = GatherAxes(data, position, axis, match_ones=ctx.behavior_version < 11)
         out = gather.output(data).with_time_axis_default()

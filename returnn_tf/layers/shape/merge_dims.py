@@ -124,7 +124,7 @@ class MergeDimsLayer(ConcatInputLayer, Planned[MergeDimsPlan]):
 
     def ignores_padding(self) -> bool:
         """Return whether no frames are merged."""
-        return not any(self.input.dims[axis].is_dynamic for axis in self.plan.merged) and not self.dropout
+        return not any(self.input.dims[axis].is_dynamic() for axis in self.plan.merged) and not self.dropout
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a transpose, if the axes are not neighbours in the right order, and a reshape."""

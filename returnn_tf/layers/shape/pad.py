@@ -113,7 +113,7 @@ class PadLayer(ConcatInputLayer, Planned[PadPlan]):
             if not (left or right):
                 continue
             dim = self.input.dims[axis]
-            if by_sequence and right and dim.is_dynamic and ctx.lens(dim).shape.rank == 1:
+            if by_sequence and right and dim.is_dynamic() and ctx.lens(dim).shape.rank == 1:
                 front = [self.input.batch_axis, axis]
                 order: list[Any] = front + [a for a in range(self.input.rank) if a not in front]
                 x = pad_sequences(transpose(x, order), ctx.lens(dim), left, right, mode=mode, value=self.value)

@@ -173,10 +173,10 @@ class PostfixInTimeLayer(ConcatInputLayer, Planned[PostfixInTimePlan]):
         if isinstance(value, Node):
             rest = data.without_axes([axis])
             value = tf.expand_dims(to_layout(ctx.value(value), value.output, rest), axis)
-        elif not data.dims[axis].is_dynamic:
+        elif not data.dims[axis].is_dynamic():
             return pad_axis(x, axis, 0, self.repeat, value)
         y = pad_axis(x, axis, 0, self.repeat)
-        if data.dims[axis].is_dynamic:
+        if data.dims[axis].is_dynamic():
             inside = pad_axis(ctx.mask(data, axis), axis, 0, self.repeat, False)
         else:
             frames = tf.range(ctx.size(ctx.output.dims[axis])) < ctx.size(data.dims[axis])

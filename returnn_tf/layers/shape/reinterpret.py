@@ -144,7 +144,7 @@ class ReinterpretDataLayer(ConcatInputLayer, Planned[ReinterpretDataPlan]):
                 raise ctx.error("set_dim_tags: the axis has %s, which can't become %s." % (old, dim))
             if old.is_batch and not dim.is_batch and self._has_size(ctx, dim):
                 raise ctx.error("set_dim_tags: the batch axis can't become %s, whose size is known." % dim)
-            if dim.is_dynamic and not dim.is_batch:
+            if dim.is_dynamic() and not dim.is_batch:
                 if ctx.planner.node_with_dim(self.node, dim) is not None:
                     ctx.depend_on_dim(dim)
                 renamed.append((old, dim))

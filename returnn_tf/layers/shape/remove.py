@@ -63,7 +63,7 @@ class RemoveLayer(ConcatInputLayer, Planned[RemovePlan]):
         axis = 1 - (data.batch_axis or 0)
         x = transpose(self.emit_input(ctx), [1 - axis, axis])
         keep = tf.not_equal(x, tf.cast(self.plan.symbol, x.dtype))
-        if data.dims[axis].is_dynamic:
+        if data.dims[axis].is_dynamic():
             keep = tf.logical_and(keep, ctx.seq_mask_by_batch(data, axis))
         lens = tf.reduce_sum(tf.cast(keep, tf.int32), axis=1)
         frames = tf.reduce_max(tf.concat([lens, [0]], axis=0))

@@ -94,7 +94,7 @@ class RepeatLayer(ConcatInputLayer, Planned[RepeatPlan]):
         has_batch = layout.rank == 2
         counts = tf.cast(ctx.broadcast(self.repetitions, layout), tf.int32)
         dim = layout.dims[-1]
-        if dim.is_dynamic:
+        if dim.is_dynamic():
             counts = tf.where(ctx.mask(layout, layout.rank - 1), counts, 0)
         counts = tf.broadcast_to(counts, tf.shape(x)[: layout.rank])
         if not has_batch:

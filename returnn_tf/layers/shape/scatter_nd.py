@@ -80,7 +80,7 @@ class ScatterNdLayer(ConcatInputLayer, Planned[ScatterNdPlan]):
         )
         if layout.feature_axis != axis:
             out = out.replace(feature_axis=layout.feature_axis)
-        if dim.is_dynamic and (out.time_axis is None or out.time_axis == axis):
+        if dim.is_dynamic() and (out.time_axis is None or out.time_axis == axis):
             out = out.replace(time_axis=axis)
         return ScatterNdPlan(with_feature_default(out), positions, layout, axis)
 

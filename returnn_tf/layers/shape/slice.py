@@ -86,13 +86,13 @@ class SliceLayer(ConcatInputLayer, Planned[SlicePlan]):
         data, axis = self.input, self.plan.axis
         dim, new = data.dims[axis], ctx.output.dims[axis]
         step = self.slice_step or 1
-        if dim.is_dynamic and step < 0:
+        if dim.is_dynamic() and step < 0:
             lens = ctx.lens(dim)
             if lens.shape.rank == 0:
                 return tf.reverse(x, [axis])[self._index(None, None, -step)]
             x = tf.reverse_sequence(x, lens, seq_axis=axis, batch_axis=data.batch_axis)
             return x[self._index(None, None, -step)]
-        if dim.is_dynamic and new.size is not None:
+        if dim.is_dynamic() and new.size is not None:
             # The axis has a fixed size, so missing entries are zero.
             missing = [0] * data.rank
             missing[axis] = tf.maximum(self.slice_end - size_of(x, axis), 0)

@@ -129,7 +129,7 @@ class SliceNdLayer(ConcatInputLayer, Planned[SliceNdPlan]):
             if None in mapping:
                 return limit  # a slice that several sizes share
             sizes = tf.cast(to_layout(ctx.value(self.size), self.size.output, where, mapping), tf.int32)
-        elif isinstance(self.size, Dim) and self.size.is_dynamic and where.batch_axis is not None:
+        elif isinstance(self.size, Dim) and self.size.is_dynamic() and where.batch_axis is not None:
             lens = ctx.lens(self.size)
             by_sequence = Data((where.dims[where.batch_axis],), "int32")
             sizes = lens if lens.shape.rank == 0 else to_layout(lens, by_sequence, where)

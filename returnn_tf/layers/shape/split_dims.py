@@ -108,7 +108,7 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
         :param known: product of the given sizes
         :param known_dims: the dims of known lengths; None: there is no open part, and all sizes are given
         """
-        pads = dim.is_dynamic if self.pad_to_multiples is None else self.pad_to_multiples
+        pads = dim.is_dynamic() if self.pad_to_multiples is None else self.pad_to_multiples
         if known <= 0:
             raise ctx.error("dims %s: sizes must be positive, except for one -1." % _show(self.dims))
         if known_dims is None:
@@ -161,7 +161,7 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
 
     def ignores_padding(self) -> bool:
         """Return whether no frames are split."""
-        return not self.input.dims[self.plan.axis].is_dynamic and not self.dropout
+        return not self.input.dims[self.plan.axis].is_dynamic() and not self.dropout
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit a reshape; of a dynamic axis after padding."""
@@ -174,7 +174,7 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
             if i != self.plan.open_part and part.size is None and not (part.is_batch and dim.is_batch):
                 known = known * ctx.size(part)
         rest = -(-size // known)
-        if not dim.is_batch and (dim.is_dynamic or (dim.size is not None and dim.size % self.plan.known)):
+        if not dim.is_batch and (dim.is_dynamic() or (dim.size is not None and dim.size % self.plan.known)):
             pads: list[Any] = [0] * self.input.rank
             pads[axis] = rest * known - size
             x = pad_array(x, [0] * self.input.rank, pads, self.pad_value)

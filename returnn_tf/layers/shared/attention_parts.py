@@ -67,7 +67,7 @@ def note_weights(ctx: EmitContext, value: Any, x: Any, data: Data, perm: Sequenc
         causal = over in data.dims and _is_of_queries(energies, labels[-1], labels[data.dims.index(over)])
         if not causal:
             return
-    elif dim.is_dynamic:
+    elif dim.is_dynamic():
         lengths = ctx.lens(dim)
     ctx.set_aux(ctx.node, WEIGHTS, Weights(value, labels, energies.factors, scale * factor, lengths, causal))
 

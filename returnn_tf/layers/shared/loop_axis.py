@@ -97,7 +97,7 @@ def _basis(dim: Dim) -> set[Dim]:
 def _dims_by_sequence(ctx: PlanContext) -> set[Dim]:
     """Return the dynamic axes of the data keys that the layer depends on."""
     inputs = [node.output for node in ctx.node.all_deps() if node.extern_key is not None]
-    return {dim for data in inputs if data.batch_axis is not None for dim in data.dims if dim.is_dynamic}
+    return {dim for data in inputs if data.batch_axis is not None for dim in data.dims if dim.is_dynamic()}
 
 
 def refuse_in_step(ctx: PlanContext) -> None:

@@ -90,7 +90,7 @@ def spatial_axes(ctx: PlanContext, data: Data, given: Any, count: int, what: str
         found = ctx.each_axis(data, descs)
     elif len(found) > count and ctx.behavior_version < 8:
         # Old versions guess: dynamic axes first.
-        found = sorted(sorted(found, key=lambda i: not data.dims[i].is_dynamic)[:count])
+        found = sorted(sorted(found, key=lambda i: not data.dims[i].is_dynamic())[:count])
     if len(found) != count:
         raise ctx.error(
             "%s has %d %s, but %s %d: %s. %s"

@@ -40,7 +40,7 @@ def in_other_batch(dim: Dim, how: str, count: int) -> OtherBatchDim:
 
 def _with_batch(data: Data, batch: Dim, how: str, count: int) -> Data:
     """Return the template with another batch, and with its own dims for what has lengths; the batch axis is first."""
-    dims = tuple(in_other_batch(d, how, count) if d.is_dynamic else d for d in data.dims[1:])
+    dims = tuple(in_other_batch(d, how, count) if d.is_dynamic() else d for d in data.dims[1:])
     return data.replace(dims=(batch, *dims), beam=None)
 
 

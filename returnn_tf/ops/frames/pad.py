@@ -90,6 +90,6 @@ def fit_dims(x: Any, data: Data, into: Data, size_of: Callable[[Dim], Any]) -> A
     :param x: tensor with the axes of ``data``
     """
     for axis, (dim, new) in enumerate(zip(data.dims, into.dims)):
-        if dim is not new and dim.is_dynamic:
+        if dim is not new and dim.is_dynamic():
             x = fit_axis(x, axis, size_of(new))
     return x

@@ -100,7 +100,7 @@ def weights_of(net: Network, path: str, *, train: bool = False) -> tuple[Any, An
         return lowered.lowering.values.outputs[shown], emit_inner_weights(net.config, lowered, node)
 
     output, weights = net.feed_function(emit, net.data_keys([shown, node], with_losses=False))(feed())
-    assert len(weights.shape) == template.rank and template.dims[-1].is_dynamic
+    assert len(weights.shape) == template.rank and template.dims[-1].is_dynamic()
     order = sorted(range(template.rank), key=lambda axis: (not template.dims[axis].is_batch, axis))
     axes = sorted(range(shown.output.rank), key=lambda axis: (not shown.output.dims[axis].is_batch, axis))
     marks = ["queries" if axis == template.time_axis else template.dims[axis].description for axis in order]

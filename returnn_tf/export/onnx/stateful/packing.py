@@ -31,7 +31,7 @@ class Packing:
 
     def _check(self, node: Node, where: str) -> None:
         data = node.output
-        dims = [dim for dim in data.dims if dim.is_dynamic and not dim.is_batch]
+        dims = [dim for dim in data.dims if dim.is_dynamic() and not dim.is_batch]
         what = None
         if data.dtype != "float32":
             what = "is of type %s, not float32" % data.dtype
