@@ -6,8 +6,11 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from returnn_tf.config.errors import DimDataError, DimError
 from returnn_tf.graph.carried_state import CarriedState, KeptSpec
+from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
 _PREFIX = "kept/"
@@ -17,7 +20,7 @@ class KeptStates(CarriedState):
     """The variables of all kept states of a network.
 
     They are no parameters: not trained. A checkpoint has them in the state beside the parameters, since within an epoch
-    an exact resume needs them, and again among the parameters, where RETURNN has them; there they are not read.
+    an exact resume needs them, and again among the parameters, where RETURNN has them.
 
     :param specs: by name
     """
@@ -29,7 +32,7 @@ class KeptStates(CarriedState):
         for name, spec in specs.items():
             if spec.fed:
                 continue
-            shape = tf.TensorShape(spec.variable_shape)
+            shape = tf.TensorShape(spec.shape)
             first = tf.zeros(spec.first_shape, spec.data.dtype)
             self.variables[name] = tf.Variable(first, shape=shape, trainable=False, name="kept")
         if specs:
@@ -40,7 +43,12 @@ class KeptStates(CarriedState):
     @property
     def params(self) -> dict[str, Any]:
         """Return the variables that are listed among the parameters."""
-        return {name: var for name, var in self.variables.items() if self.specs[name].is_param}
+        return {name: self.variables[name] for name in self.param_specs}
+
+    @property
+    def param_specs(self) -> dict[str, KeptSpec]:
+        """Return the states that are listed among the parameters."""
+        return {name: self.specs[name] for name in self.variables if self.specs[name].is_param}
 
     def begin_pass(self) -> None:
         """Begin an epoch, or a pass over another dataset: states other than those of "no_init" become zero."""
@@ -73,8 +81,24 @@ class KeptStates(CarriedState):
         for name in ("fresh", "unset"):
             self._flags[name].assign(bool(values[_PREFIX + name]) if known else True)
         for name, var in self.variables.items():
-            if known:
-                var.assign(values[_PREFIX + name])
+            var.assign(values[_PREFIX + name] if known else tf.zeros(self.specs[name].first_shape, var.dtype))
+
+    def restore_params(self, values: Mapping[str, Any]) -> None:
+        """Set the states that are among the parameters of a checkpoint, and let all others start over.
+
+        A pass over a dataset begins with them, as RETURNN has no other checkpoints. Of a history, all frames are valid.
+        """
+        self.restore({})
+        sizes: dict[Dim, int] = {}
+        for name, var in self.params.items():
+            if name in values and var.shape.is_compatible_with(np.shape(values[name])):
+                var.assign(np.asarray(values[name], var.dtype.as_numpy_dtype))
+                sizes.update(zip(self.specs[name].data.dims, np.shape(values[name])))
+                self._flags["unset"].assign(False)
+        for name, var in self.variables.items():
+            dims = self.specs[name].data.dims
+            if var.dtype == tf.bool and all(dim in sizes for dim in dims):  # the mask of a history
+                var.assign(np.ones([sizes[dim] for dim in dims], "bool"))
 
     # --- in a graph ---
 
@@ -101,7 +125,7 @@ class KeptStates(CarriedState):
 
         restart = tf.logical_or(flags["idle"], flags["fresh"] if spec.resets else False)
         value = tf.stop_gradient(tf.cond(restart, lambda: first, kept))
-        value.set_shape(spec.variable_shape)
+        value.set_shape(spec.shape)
         return value
 
     def write(self, spec: KeptSpec, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional, overload
+from typing import Any, Callable, Optional, Union, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from returnn_tf.config.settings.training import DEFAULT_SEED, TrainingSettings
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.after_step.sinks import OpenSinks
-from returnn_tf.graph.carried_state import CarriedState
+from returnn_tf.graph.carried_state import CarriedState, KeptSpec
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.layers.search.decide import scores_of
@@ -69,15 +69,16 @@ class Network:
         self.search = plan.search
         self.seed = seed
         self.noise_seed = seed  # for dropout and the like; different in each process of a distributed training
-        self.param_specs: dict[str, ParamSpec] = plan.params
         if self.jit_compile:
             prepare_for_xla(config)
         initial = InitialValues(plan, config, seed)
         #: The parameters that checkpoints hold.
-        self.stored_params: dict[str, Any] = {name: initial.variable(spec) for name, spec in self.param_specs.items()}
+        self.stored_params: dict[str, Any] = {name: initial.variable(spec) for name, spec in plan.params.items()}
         self.kept = KeptStates(plan.kept)
         #: All parameters: those above, and states that layers keep from batch to batch.
         self.params: dict[str, Any] = {**self.stored_params, **self.kept.params}
+        #: What is known of these; the shape of a state has None where batches differ.
+        self.param_specs: dict[str, Union[ParamSpec, KeptSpec]] = {**plan.params, **self.kept.param_specs}
         #: Training steps done so far; the trainer increments it, loading a model sets it, and schedules read it.
         self.global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._feed_format: Optional[FeedFormat] = None
@@ -96,7 +97,7 @@ class Network:
 
     def __repr__(self) -> str:
         mode = "to train" if self.train else "to search" if self.search else "to evaluate"
-        return "<Network %s, %d parameters>" % (mode, sum(spec.size for spec in self.param_specs.values()))
+        return "<Network %s, %d parameters>" % (mode, sum(spec.size for spec in self.plan.params.values()))
 
     def _repr_html_(self) -> str:
         return self.plan._repr_html_()
@@ -115,7 +116,7 @@ class Network:
     @property
     def trainable_params(self) -> dict[str, Any]:
         """Return the variables that the optimizer updates."""
-        return {name: var for name, var in self.stored_params.items() if self.param_specs[name].trainable}
+        return {name: var for name, var in self.stored_params.items() if self.plan.params[name].trainable}
 
     def set_param_values(self, values: Mapping[str, Any]) -> None:
         """Set parameters by name; nothing is changed if one of them does not fit.

@@ -83,7 +83,7 @@ class _Network:
                 {
                     "name": spec.name,
                     "layer": spec.layer_path,
-                    "shape": list(spec.variable_shape),
+                    "shape": list(spec.shape),
                     "dtype": spec.data.dtype,
                     "resets": spec.resets,
                 }

@@ -69,7 +69,7 @@ class StreamingModel(InferenceModel):
         fed = FedStates({name: inputs[base] for base, name in self._state_names.items()})
         found = super().emit(inputs, variables, fed)
         for base, name in self._state_names.items():
-            value = tf.ensure_shape(fed.next[name], fed.specs[name].variable_shape)
+            value = tf.ensure_shape(fed.next[name], fed.specs[name].shape)
             found[base + NEXT] = tf.identity(value, name=base + NEXT)
         return found
 
@@ -100,7 +100,7 @@ class StreamingModel(InferenceModel):
 
 
 def _state_info(name: str, spec: KeptSpec) -> TensorInfo:
-    return TensorInfo(name, STATE, spec.layer_path, spec.data.axis_kinds, spec.variable_shape, spec.data.dtype)
+    return TensorInfo(name, STATE, spec.layer_path, spec.data.axis_kinds, spec.shape, spec.data.dtype)
 
 
 class FedStates(CarriedState):

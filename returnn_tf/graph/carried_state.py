@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from returnn_tf.tensor import Data
 
@@ -28,18 +28,24 @@ class KeptSpec:
     layer_path: str
     fed: bool = False
 
+    #: No optimizer updates it.
+    trainable: ClassVar[bool] = False
+
     @property
-    def variable_shape(self) -> tuple[int | None, ...]:
+    def shape(self) -> tuple[int | None, ...]:
         """Return the shape of the variable, None where batches differ."""
         return self.data.static_shape
+
+    @property
+    def dtype(self) -> str:
+        """Return the dtype of the variable."""
+        return self.data.dtype
 
     @property
     def first_shape(self) -> tuple[int, ...]:
         """Return the shape before the first batch: one sequence, no frames."""
         batch = self.data.batch_axis
-        return tuple(
-            size if size is not None else 1 if axis == batch else 0 for axis, size in enumerate(self.variable_shape)
-        )
+        return tuple(size if size is not None else 1 if axis == batch else 0 for axis, size in enumerate(self.shape))
 
 
 class CarriedState(abc.ABC):

@@ -273,7 +273,7 @@ class EmitContext:
             0 if dim.is_dynamic() else self.size(dim) for dim in spec.data.dims
         ]  # an axis that grows begins with 0
         first = tf.zeros(sizes, spec.data.dtype)
-        first.set_shape(spec.variable_shape)
+        first.set_shape(spec.shape)
         return self.lowering.carried.read(spec, first)
 
     def keep_of(self, spec: KeptSpec, value: Any) -> None:

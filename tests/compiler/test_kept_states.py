@@ -120,6 +120,26 @@ def test_without_init(name: str) -> None:
     assert abs(second[0] - first[0]).max() > 0.01
 
 
+@pytest.mark.parametrize("state", ["keep_over_epoch", "keep_over_epoch_no_init"])
+@pytest.mark.parametrize("name", ["lstm", "cell", "attention in the loop"])
+def test_states_among_the_parameters_of_a_checkpoint(name: str, state: str) -> None:
+    """A checkpoint of RETURNN has no other ones; the next pass begins with them, unless it resets them."""
+    net, resumed = (net_of(layers(state)[name]) for _ in range(2))
+    first = output_of(net)(piece(0, 3))
+    StepTrainer(resumed, resumed.config).restore_kept_states({}, {k: v.numpy() for k, v in net.kept.params.items()})
+    second = output_of(resumed)(piece(0, 3))
+    net.begin_pass()
+    np.testing.assert_allclose(second, output_of(net)(piece(0, 3)), rtol=1e-5)
+    assert (abs(second - first).max() > 0.01) == state.endswith("no_init")
+
+
+def test_states_that_do_not_fit_start_over() -> None:
+    net = net_of(layers("keep_over_epoch_no_init")["lstm"])
+    first = output_of(net)(piece(0, 3))
+    net.kept.restore_params({"output/rec/keep_state_h": np.ones([3, DIM + 1], "float32")})
+    np.testing.assert_allclose(output_of(net)(piece(0, 3)), first)
+
+
 @pytest.mark.parametrize("name", ["lstm", "cell", "cell moved", "attention", "attention in the loop"])
 def test_variables(name: str) -> None:
     """They are not trained, and not stored; those of cells, and in loops, are listed among the parameters."""
@@ -132,7 +152,11 @@ def test_variables(name: str) -> None:
         "attention in the loop": ["output/rec/s/keep_state_k_left", "output/rec/s/keep_state_v_left"],
     }[name]
     assert sorted(set(net.params) - set(net.stored_params)) == names
-    assert not any("keep" in key for key in [*net.trainable_params, *net.get_param_values(), *net.param_specs])
+    assert not any("keep" in key for key in [*net.trainable_params, *net.get_param_values()])
+    assert sorted(key for key in net.param_specs if "keep" in key) == names
+    for key, spec in net.param_specs.items():
+        assert (spec.shape, spec.dtype) == (tuple(net.params[key].shape), net.params[key].dtype.name)
+        assert spec.trainable == (key not in names)
     for key in names[:2] if "attention" not in name else ():
         assert net.params[key].shape.as_list() == [None, DIM]
         assert net.params[key].numpy().shape == (1, DIM)

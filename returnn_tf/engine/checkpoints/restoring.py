@@ -38,7 +38,7 @@ def restore(trainer: StepTrainer, choice: ModelChoice) -> None:
         return
     trainer.net.global_step.assign(checkpoint.step_of(values))
     state = checkpoint.read_state(choice.path)
-    trainer.restore_kept_states(state)
+    trainer.restore_kept_states(state, values)
     state = state or trainer.updater.state_of_tf1(values, checkpoint.step_of(values))
     fresh = checkpoint_params.assign_matching(trainer.state(), state)
     if fresh:

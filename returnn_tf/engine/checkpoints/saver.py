@@ -139,7 +139,7 @@ class Saver:
             progress=None if progress is None else progress.as_json(),
         )
         net = trainer.net
-        # RETURNN loads kept states with the parameters; here those beside them count, which all processes have.
+        # RETURNN has kept states among the parameters only; here those beside them count, which all processes have.
         params, state = _snapshot({**net.stored_params, **net.kept.params}), {**_snapshot(trainer.state()), **kept}
         plan, config = trainer.net.plan, trainer.net.config
 

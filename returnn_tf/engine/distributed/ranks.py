@@ -150,7 +150,7 @@ class GradRanks(_Several):
         world.heartbeat.arrived = self._waits
         self._statistics = [
             net.stored_params[name]
-            for name, spec in net.param_specs.items()
+            for name, spec in net.plan.params.items()
             if not spec.trainable and net.stored_params[name].dtype.is_floating
         ]
         self._states = [var for var in net.stored_params.values() if not var.dtype.is_floating]

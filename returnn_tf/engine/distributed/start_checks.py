@@ -52,7 +52,7 @@ def network_facts(net: Network, layers: Mapping[str, Any]) -> dict[str, str]:
 
     :param layers: its dict; if a function made it, it may differ between ranks
     """
-    facts = {name: "%s %s" % (spec.dtype, list(spec.shape)) for name, spec in net.param_specs.items()}
+    facts = {name: "%s %s" % (spec.dtype, list(spec.shape)) for name, spec in net.plan.params.items()}
     facts.update({"loss %s" % node.name: "scale %s" % node.scale for node in net.plan.losses})
     facts.update({"layer %s" % name: as_text(options) for name, options in layers.items()})
     return facts

@@ -79,8 +79,14 @@ class StepTrainer:
         ranks = self.world.gather_values(self.net.kept.values())
         return {"%s/%d" % (name, rank): value for rank, found in enumerate(ranks) for name, value in found.items()}
 
-    def restore_kept_states(self, values: Mapping[str, Any]) -> None:
-        """Set what `kept_states` returned, if it was made by the same number of ranks; otherwise reset all states."""
+    def restore_kept_states(self, values: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        """Set what `kept_states` returned, if it was made by the same number of ranks; otherwise reset all states.
+
+        :param params: those of the checkpoint; it has no other states if RETURNN wrote it
+        """
+        if not any(name.startswith("kept/") for name in values):
+            self.net.kept.restore_params(params)
+            return
         own = "/%d" % self.world.rank
         same = "/%d" % self.world.size not in {name[name.rfind("/") :] for name in values if name.startswith("kept/")}
         found = {name[: -len(own)]: value for name, value in values.items() if name.endswith(own)}

@@ -131,7 +131,7 @@ class CurrentNetwork:
         return "reset for %s" % ", ".join(left) if left else "kept"
 
     def _carry(self, transfer: Transfer, values: dict[str, NDArray[Any]]) -> None:
-        specs = self.net.param_specs
+        specs = self.net.plan.params
         changed: dict[str, Any] = carried_values(transfer, values, lambda name: self.net.initial_value(specs[name]))
         for name, value in changed.items():
             variable = self.net.stored_params[name]
@@ -145,7 +145,7 @@ def _check_same_params(net: Network, plan: Plan) -> None:
 
     :raises ConfigError: it has other parameters
     """
-    own, planned = ({name: spec.shape for name, spec in specs.items()} for specs in (net.param_specs, plan.params))
+    own, planned = ({name: spec.shape for name, spec in specs.items()} for specs in (net.plan.params, plan.params))
     if own != planned:
         names = sorted(name for name in {*own, *planned} if own.get(name) != planned.get(name))
         raise PretrainError(

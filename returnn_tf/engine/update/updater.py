@@ -51,12 +51,12 @@ class Updater:
         self._variables: dict[str, Any] = {
             name: var
             for name, var in net.stored_params.items()
-            if net.param_specs[name].trainable and var.dtype.is_floating
+            if net.plan.params[name].trainable and var.dtype.is_floating
         }
         default = update_options.from_config(config)
         self._default = default
         self._options: dict[str, UpdateOptions] = {
-            name: default.for_layer(net.param_specs[name].updater_opts, "parameter %r" % name)
+            name: default.for_layer(net.plan.params[name].updater_opts, "parameter %r" % name)
             for name in self._variables
         }
         self._reset_every = UpdateSettings(config).reset_updater_vars_mod_step

@@ -41,7 +41,7 @@ class States(CarriedState):
 
     def _make(self, name: str, spec: KeptSpec) -> None:
         order = _order(spec)
-        shape = tuple(spec.variable_shape[axis] for axis in order)
+        shape = tuple(spec.shape[axis] for axis in order)
         if spec.fed:
             value = placeholder(names.op_name(name), spec.data.dtype, shape)
             self._placeholders.append(value)
@@ -84,7 +84,7 @@ class States(CarriedState):
         value = tf.repeat(value, times, axis=batch)
         if spec.resets and not spec.fed:
             value = select(tf.equal(self.epoch_step, 0), first, value)
-        value.set_shape(spec.variable_shape)
+        value.set_shape(spec.shape)
         return value
 
     def write(self, spec: KeptSpec, value: Any) -> None:
@@ -148,7 +148,7 @@ def _is_mask(spec: KeptSpec) -> bool:
 def _grows(spec: KeptSpec) -> Optional[int]:
     """Return the axis of the history, which grows from run to run; None for a state of fixed size."""
     return next(
-        (i for i, size in enumerate(spec.variable_shape) if size is None and i != spec.data.batch_axis),
+        (i for i, size in enumerate(spec.shape) if size is None and i != spec.data.batch_axis),
         None,
     )
 
