@@ -8,6 +8,7 @@ import pytest
 from tests.native.cuda import recurrences
 from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
 from tests.native.cuda.recurrences import BFLOAT16, FLOAT, FLOAT16, TF32, Kernels, check
+from tests.tiers import usual
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 
@@ -28,17 +29,23 @@ def test_values_and_gradients(kernels, size, numbers):
     check(kernels, size, numbers, reverse=size[1] % 2 == 0)
 
 
+@pytest.fixture(scope="module")
+def expected(kernels):
+    """Return the results of several tiles on a chip of the usual size."""
+    return check(kernels, SEVERAL_TILES, seed=7)
+
+
 @pytest.mark.parametrize("multiprocessors", [1, 5, 9, 15, 20])
-@pytest.mark.parametrize("seed", [1, 2])
-def test_any_number_of_multiprocessors(kernels, monkeypatch, multiprocessors, seed):
+@pytest.mark.parametrize("seed", usual([1, 2], [1]))
+def test_any_number_of_multiprocessors(kernels, expected, monkeypatch, multiprocessors, seed):
     """One: weights from L2; few: wide tiles; more: narrow ones, then several groups. All give the same bits."""
-    expected = check(kernels, SEVERAL_TILES, seed=7)
     monkeypatch.setenv("RTF_EMULATION_SMS", str(multiprocessors))
     monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
     for result, value in zip(check(kernels, SEVERAL_TILES, seed=7), expected):
         np.testing.assert_array_equal(result, value)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("multiprocessors", [1, 5])
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_slow_threads(kernels, monkeypatch, multiprocessors, seed):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
+from tests.tiers import usual
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 
@@ -213,6 +214,7 @@ def test_nvcc(arch):
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("seed", usual(range(6), [1]))
 def test_sanitizers(sanitizer, seed):
     run_sanitized(SANITIZED, "-Wno-sign-compare", seed=seed, sanitizer=sanitizer)
 
