@@ -218,6 +218,7 @@ class OptionInfo:
         :param where: prefix of errors, e.g. ``Layer 'a/b' (class 'linear')``
         :raises ConfigError: wrong type or value; names the option and what it accepts
         """
+        value = self.taken(value)
         fault = self.fault(value)
         if fault:
             raise OptionError("%s: option %r %s" % (where, self.name, fault))
@@ -225,6 +226,16 @@ class OptionInfo:
             check_options(self.group, value, where="%s: %s" % (where, self.name))
         if self.is_ignored(value):
             log_inert(where, self.name, str(self.inert))
+
+    @property
+    def none_is_off(self) -> bool:
+        """Return whether None means the default: that of a switch or a rate which is off."""
+        is_off = self.default is False or (self.type is float and self.default == 0)
+        return is_off and not fits_type(None, self.type)
+
+    def taken(self, value: Any) -> Any:
+        """Return the value that a given one stands for."""
+        return self.default if value is None and self.none_is_off else value
 
     def fault(self, value: Any) -> Optional[str]:
         """Return the fault of a value, to append to the name, e.g. ``must be int, got 'x' (str)``; or None."""
@@ -375,7 +386,7 @@ def from_options(cls: type[T], given: Any, *, where: str, none_is_absent: bool =
     if none_is_absent:
         given = {name: value for name, value in given.items() if value is not None or not _is_absent(infos.get(name))}
     check_options(cls, given, where=where)
-    return cls(**{infos[name].attribute: value for name, value in given.items()})
+    return cls(**{infos[name].attribute: infos[name].taken(value) for name, value in given.items()})
 
 
 def _is_absent(info: Optional[OptionInfo]) -> bool:

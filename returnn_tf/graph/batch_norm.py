@@ -150,6 +150,7 @@ def _parse(opts: Any) -> BatchNormOptions:
     result = BatchNormOptions()
     if isinstance(opts, Mapping):
         check_options(BatchNormOptions, opts, where="option 'batch_norm'")
+        infos = declared_options(BatchNormOptions)
         for name, value in opts.items():
-            setattr(result, declared_options(BatchNormOptions)[name].attribute, value)
+            setattr(result, infos[name].attribute, infos[name].taken(value))
     return result

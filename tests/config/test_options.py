@@ -54,6 +54,7 @@ def test_instance():
     made = from_options(Example, {"where_from": "f", "lambda": 2, "size": np.int64(3)}, where="here")
     assert (made.where_from, made.lambda_, made.size, made.mode, made.table) == ("f", 2, 3, "skip", {})
     assert from_options(Example, {"where_from": "f", "mode": None}, where="here", none_is_absent=True).mode == "skip"
+    assert from_options(Example, {**MIN, "old": None}, where="here").old is False
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,45 @@ def test_with_effect(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
 
 
+OFF = {
+    "attention_dropout": {"class": "self_attention", "num_heads": 1, "total_key_dim": 3, "n_out": 3, "from": "data"},
+    "keep_dims": {"class": "reduce", "mode": "sum", "axis": "T", "from": "data"},
+    "use_time_mask": {
+        "class": "conv",
+        "filter_size": 3,
+        "padding": "same",
+        "n_out": 2,
+        "with_bias": True,
+        "from": "data",
+    },
+    "use_sample": {"class": "batch_norm", "masked_time": True, "from": "data"},
+    "spatial_smoothing": LAYER,
+    "only_on_search": LAYER,
+}
+
+
+@pytest.mark.parametrize("name", sorted(OFF))
+def test_none_is_off(name: str) -> None:
+    """None means that a switch or a rate is off, where that is the default."""
+    nets = [net_of({"output": {**OFF[name], **more}}, train=True) for more in ({}, {name: None})]
+    values = [net.run(feed()).layers["output"].value for net in nets]
+    np.testing.assert_array_equal(values[0], values[1])
+
+
+@pytest.mark.parametrize("form", ["loss of a layer", "layer loss"])
+def test_none_is_off_in_a_loss(form: str) -> None:
+    opts = {"label_smoothing": None, "focal_loss_factor": None, "use_normalized_loss": None}
+    layers = [
+        {"class": "softmax", "n_out": 5, "from": "data", "target": "labels", "loss": "ce", "loss_opts": given}
+        if form == "loss of a layer"
+        else {"class": "loss", "loss_": "ce", "target_": "labels", "loss_opts_": given, "from": "p", "loss": "as_is"}
+        for given in ({}, opts)
+    ]
+    p = {"class": "softmax", "n_out": 5, "from": "data"}
+    losses = [net_of({"p": p, "output": layer}, train=True).run(feed()).total_loss for layer in layers]
+    assert losses[0] == losses[1] > 0
+
+
 @pytest.mark.parametrize("layer", [
     {"class": "self_attention", "num_heads": 1, "total_key_dim": 3, "n_out": 3, "from": "data"},
     {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"},

@@ -24,7 +24,7 @@ def plan_loss(result: Result, *, train: bool) -> LossNode:
         for name, value in (spec.options.get("loss_opts") or {}).items():
             if infos[name].refs and value is not None:
                 value = map_strings(infos[name], value, lambda ref: planner.resolve(ref, spec.where))
-            setattr(loss, infos[name].attribute, value)
+            setattr(loss, infos[name].attribute, infos[name].taken(value))
         targets = node.layer.target_names
         target_node = None
         if loss.needs_target or (loss.takes_target and spec.options.get("target")):

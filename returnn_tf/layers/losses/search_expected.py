@@ -95,8 +95,9 @@ class ExpectedLoss(Loss):
             raise TargetError("expected_loss: the loss %r has no target to compare with, so it is not a risk." % name)
         check_options(cls, options, where="loss 'expected_loss': loss %r" % name)
         loss: Loss = cls()
+        infos = declared_options(cls)
         for key, value in options.items():
-            setattr(loss, declared_options(cls)[key].attribute, value)
+            setattr(loss, infos[key].attribute, infos[key].taken(value))
         return loss
 
     def value(self, ctx: LossContext) -> Optional[Any]:

@@ -98,7 +98,7 @@ class LossLayer(Planned[LossLayerPlan]):
         for name, value in (self.loss_opts_ or {}).items():
             if infos[name].refs and value is not None:
                 value = map_strings(infos[name], value, lambda ref: ctx.depend(ctx.planner.target_node(ctx.node, ref)))
-            setattr(loss, infos[name].attribute, value)
+            setattr(loss, infos[name].attribute, infos[name].taken(value))
         target: Optional[Node] = None
         if loss.needs_target or (loss.takes_target and self.target_):
             target = ctx.depend(ctx.planner.target_node(ctx.node, self.target_ or "classes"))
