@@ -27,6 +27,8 @@ class NetworkPlanner(abc.ABC):
     in_step: bool
     #: The step axis, for layers of a loop that are computed for all steps at once.
     loop_dim: Optional[Dim]
+    #: The axis that the innermost loop runs over, if something outside of it gives the number of steps.
+    iterated_dim: Optional[Dim]
     #: ``reuse_params`` of the `rec` layers around, the innermost first.
     outer_reuse: tuple[ReuseLevel, ...]
     #: The scope of the parameters of the network.

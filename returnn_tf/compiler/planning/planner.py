@@ -82,6 +82,7 @@ class Place:
     :param results: collects the layers whose values or losses are wanted
     :param in_step: whether in the step of a loop
     :param loop_dim: the step axis, for layers of a loop that are computed for all steps at once
+    :param iterated_dim: the axis that the innermost loop runs over, if the number of steps is known before
     :param outer_reuse: ``reuse_params`` of the `rec` layers around, the innermost first
     :param rounds: the rounds of the loops around, the innermost first
     :param depth: how many networks are around
@@ -92,6 +93,7 @@ class Place:
     search: bool
     in_step: bool = False
     loop_dim: Optional[Dim] = None
+    iterated_dim: Optional[Dim] = None
     outer_reuse: tuple[ReuseLevel, ...] = ()
     rounds: tuple[Round, ...] = ()
     depth: int = 0
@@ -192,6 +194,7 @@ class Planner(NetworkPlanner):
         self.search = place.search
         self.in_step = place.in_step
         self.loop_dim = place.loop_dim
+        self.iterated_dim = place.iterated_dim
         self.outer_reuse = place.outer_reuse
 
     # --- which layers, in which order ---
@@ -938,7 +941,9 @@ class LoopPlanner:
         owner, parent = self._owner, self._parent
         termination = LoopTermination(owner, parent, self._layers, self._axis, parent.find_around)
         for zone in (Zone.BEFORE, Zone.AFTER):
-            place = dataclasses.replace(parent.place.inside(owner.path), loop_dim=self._transfer.loop_dim)
+            place = dataclasses.replace(
+                parent.place.inside(owner.path), loop_dim=self._transfer.loop_dim, iterated_dim=self._iterated_dim()
+            )
             self.planners[zone] = self._planner_of(zone, place)
         parent.compilation.inner[owner] = self.planners[Zone.AFTER]
         for name, zone in self.zones.items():
@@ -970,6 +975,9 @@ class LoopPlanner:
             parent=self._parent,
             zone=(self, zone),
         )
+
+    def _iterated_dim(self) -> Optional[Dim]:
+        return self._axis.time_dim if self._axis.known else None
 
     def _depend_on_outside(self) -> None:
         """Depend on what the loop needs of the network around in any mode, so that checkpoints are the same."""
@@ -1096,6 +1104,7 @@ class LoopPlanner:
             results=Results(),
             in_step=True,
             loop_dim=None,
+            iterated_dim=self._iterated_dim(),
             outer_reuse=reuse,
             rounds=(current, *around.rounds),
         )

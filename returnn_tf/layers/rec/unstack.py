@@ -13,7 +13,7 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -54,6 +54,7 @@ class RecUnstackLayer(Planned[RecUnstackPlan]):
         if not ctx.in_step and ctx.loop_dim is None:
             raise LoopError("takes the frame of a step: put it into the unit of a 'rec' layer.")
         axis = unstacked_axis(ctx, data, self.axis)
+        _check_number_of_steps(ctx, data, data.dims[axis])
         if ctx.loop_dim is None:
             return RecUnstackPlan(data.without_axes([axis]), axis)
         if ctx.loop_dim in data.dims:
@@ -67,6 +68,20 @@ class RecUnstackLayer(Planned[RecUnstackPlan]):
         if self.node.output.rank == self.source.output.rank:
             return x
         return tf.gather(x, ctx.lowering.loop.index, axis=self.plan.axis)
+
+
+def _check_number_of_steps(ctx: PlanContext, data: Data, dim: Dim) -> None:
+    """Check that an axis has a frame for each step, as far as the sizes are known.
+
+    :raises ConfigError: either the axis or the steps have a static size, or both have another one
+    """
+    steps = ctx.planner.iterated_dim
+    if steps is not None and steps.size != dim.size:
+        raise LoopError(
+            "takes a frame of the axis %s of the source %s in each step, but the loop runs over %s. Name the axis with "
+            "a frame for each step by the option 'axis', or use the source itself, which is the same in all steps."
+            % (dim, data, steps)
+        )
 
 
 def unstacked_axis(ctx: PlanContext, data: Data, axis: Any) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
-from tests.layers.nets import LENS, TIME, feed, net_of, run, template
+from tests.layers.nets import LENS, STATIC, TIME, feed, net_of, run, template
 
 H = {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["data:source", "prev:h"]}
 
@@ -150,6 +150,36 @@ def test_messages_of_unstack(x, match):
     with pytest.raises(ConfigError, match=match) as info:
         template(network)
     assert "loop" in str(info.value)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(
+    "x, options, match",
+    [
+        ({"from": "base:data", "axis": "F"}, {"from": "data"}, r"axis f=3 of the source .* runs over time\."),
+        ({"from": "base:data", "axis": "F"}, {"axis": TIME}, "runs over time"),
+        ({"from": "base:data", "axis": "T"}, {"from": "data:wide", "axis": STATIC}, "runs over s=2"),
+        ({"from": "base:data", "axis": "F"}, {"from": "data:wide", "axis": STATIC}, "f=3 .* runs over s=2"),
+    ],
+)
+def test_unstack_along_another_axis_than_that_of_the_loop(moved, x, options, match):
+    network = unstacked(moved, x)
+    network["loop"].update(options)
+    del network["loss"]
+    with pytest.raises(ConfigError, match=match) as info:
+        template(network)
+    assert "Layer 'loop/x'" in str(info.value)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_unstack_along_static_axes(moved):
+    """The loop has as many steps as the axis."""
+    network = unstacked(moved, {"from": "base:data", "axis": "F"})
+    network["loop"]["unit"]["output"] = {"class": "combine", "kind": "add", "from": ["x", "prev:output"]}
+    del network["loss"]
+    result = run(network)["output"]
+    value = result.value if result.value.shape[-1] == 3 else np.moveaxis(result.value, 1, 2)
+    np.testing.assert_allclose(value, np.cumsum(feed()["data"], axis=-1), rtol=1e-5)
 
 
 def test_unstack_outside_of_loops():
