@@ -102,6 +102,9 @@ class Cell:
     splits_input_weights: ClassVar[bool] = True
     """The input weights are a separate matrix, so that ``input_projection`` can be switched off."""
 
+    keeps_size: ClassVar[bool] = False
+    """The input has the size of the output."""
+
     takes_classes: ClassVar[bool] = True
     """The input may hold class indices, see ``sparse_input``."""
 

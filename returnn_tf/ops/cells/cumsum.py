@@ -20,6 +20,7 @@ class Cumsum(Cell):
     Weights: none.
     """
 
+    keeps_size = True
     takes_classes = False
 
     def _check_input(self) -> None:

@@ -32,15 +32,15 @@ def _unit_example(cls: type[Any], path: str) -> tuple[str, Pages]:
     """Return a config with a layer of the unit, and the parameters that this layer has."""
     name = UNITS.names_of(cls)[0]
     layer = {"class": "rec", "unit": name, "n_out": 64, "from": "data"}
-    settings = {"extern_data": {"data": {"dim": 4}}, "network": {"output": layer}, "behavior_version": 21}
+    dim = 64 if cls.keeps_size else 4
+    settings = {"extern_data": {"data": {"dim": dim}}, "network": {"output": layer}, "behavior_version": 21}
     plan = plan_from_config(Config(settings), train=True)
     rows = ["| %s | %s |" % (code(key), code(str(list(spec.shape)))) for key, spec in sorted(plan.params.items())]
     shown = ", ".join('"%s": %s' % (key, '"%s"' % v if isinstance(v, str) else v) for key, v in layer.items())
     parts = [
         "## Example",
-        '```python\nextern_data = {"data": {"dim": 4}}\nnetwork = {"output": {%s}}\n```' % shown,
-        "Its parameters:",
-        "\n".join(["| parameter | shape |", "|---|---|", *rows]),
+        '```python\nextern_data = {"data": {"dim": %d}}\nnetwork = {"output": {%s}}\n```' % (dim, shown),
+        "Its parameters:\n\n" + "\n".join(["| parameter | shape |", "|---|---|", *rows]) if rows else "No parameters.",
     ]
     return "\n\n".join(parts), {}
 
