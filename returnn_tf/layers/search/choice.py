@@ -315,7 +315,8 @@ class ChoiceLayer(Planned[ChoicePlan]):
                 "a choice of positions, whose number is dynamic, has a single source, but not %s." % source
             )
         if self.n_out is not None and self.n_out != dim.size:
-            raise SearchError("n_out is %d, but the source %s has scores for %s labels." % (self.n_out, source, dim))
+            size = dim if dim.size is None else dim.size
+            raise SearchError("n_out is %d, but the source %s has scores for %s labels." % (self.n_out, source, size))
         data = source.without_axes([source.feature_axis] if source.feature_axis is not None else [])
         if data.rank != 1:
             raise SearchError("the source must be [batch, labels] in a step, but it is %s." % source)
