@@ -2,8 +2,9 @@
 
 A server, started once by a process of pytest, imports them, runs no op, and forks for every program. The program has
 its own session, folder, environment, arguments, ``sys.path`` and output, and is imported and run as by ``python``. Its
-trainings fork the processes that load data. What the start of a process, its signals, its imports or the environment of
-TensorFlow are the subject of starts a process by itself.
+trainings fork the processes that load data, and its exports those that check them: from a server of the program, forked
+before it begins, as a process in which TensorFlow has run ops can't be forked. What the start of a process, its
+signals, its imports or the environment of TensorFlow are the subject of starts a process by itself.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ import sys
 import tempfile
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, BinaryIO, Optional
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
 class _Server:
-    """The server of this process, and the seconds of computing of what it ran."""
+    """The server of this process: where it reads requests and answers, and the seconds of computing of what it ran."""
 
-    process: Optional[subprocess.Popen[bytes]] = None
+    requests: Optional[BinaryIO] = None
+    answers: Optional[BinaryIO] = None
     seconds = 0.0
 
 
@@ -50,27 +52,26 @@ def run(
     :param arguments: ``-m MODULE``, ``-c CODE`` or a path, and the arguments of the program
     :raises subprocess.TimeoutExpired: it did not end in time, and was killed
     """
-    if _Server.process is None or _Server.process.poll() is not None:
-        _Server.process = _start()
-    server = _Server.process
-    assert server.stdin is not None and server.stdout is not None
+    if _Server.requests is None or _Server.answers is None:
+        _start()
+    requests, answers = _Server.requests, _Server.answers
+    assert requests is not None and answers is not None
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, name) for name in ("stdout", "stderr")]
         arguments = [os.fspath(word) for word in arguments]
         where = os.path.abspath(os.getcwd() if cwd is None else cwd)
         environment = dict(os.environ if env is None else env)
-        server.stdin.write(json.dumps([arguments, where, environment, *paths]).encode() + b"\n")
-        server.stdin.flush()
-        (pid,) = json.loads(server.stdout.readline())
+        requests.write(json.dumps([arguments, where, environment, *paths]).encode() + b"\n")
+        (pid,) = json.loads(answers.readline())
         try:
-            late = not select.select([server.stdout], [], [], timeout)[0]
+            late = not select.select([answers], [], [], timeout)[0]
         except BaseException:  # such as Ctrl-C, which programs in sessions of their own do not get
-            _Server.process = None  # this one still has to say how the program ended
+            _Server.requests = None  # this one still has to say how the program ended
             _kill(pid)
             raise
         if late:
             _kill(pid)
-        code, seconds = json.loads(server.stdout.readline())
+        code, seconds = json.loads(answers.readline())
         _Server.seconds += seconds
         output, errors = (pathlib.Path(path).read_text("utf8", "replace") for path in paths)
     if late:
@@ -84,7 +85,14 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _start() -> subprocess.Popen[bytes]:
+def run_check(program: str, arguments: Sequence[str], cwd: str) -> tuple[int, str]:
+    """Run the program that computes an example with an export, in place of a fresh process."""
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+    done = run([program, *arguments], cwd=cwd, env={**os.environ, "PYTHONPATH": paths})
+    return done.returncode, done.stderr
+
+
+def _start() -> None:
     code = "import sys; sys.path.insert(0, %r); from tests.processes import serve; serve()" % str(ROOT)
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment.pop("PYTHONPATH", None)
@@ -92,7 +100,7 @@ def _start() -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
     server = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, env=environment, cwd="/")
     atexit.register(_end, server)
-    return server
+    _Server.requests, _Server.answers = server.stdin, server.stdout  # type: ignore[assignment]
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
@@ -101,24 +109,54 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     server.wait(60)
 
 
+def _fork_server() -> bool:
+    """Fork a server for the program of this process; True in the new one, whose input and output it is asked by."""
+    (request, requests), (answers, answer) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        for file, number in ((request, 0), (answer, 1)):
+            os.dup2(file, number)
+        for file in (request, requests, answers, answer):
+            os.close(file)
+        return True
+    os.close(request)
+    os.close(answer)
+    _Server.requests, _Server.answers = open(requests, "wb", 0), open(answers, "rb", 0)
+    atexit.register(_end_forked, pid, _Server.requests)
+    return False
+
+
+def _end_forked(pid: int, requests: BinaryIO) -> None:
+    """Have it end and wait for it, so that its seconds count. Processes that load data may have the pipe open, too."""
+    with contextlib.suppress(ChildProcessError, BrokenPipeError):
+        requests.write(b"\n")
+        os.waitpid(pid, 0)
+
+
 def serve() -> None:
     """Fork for each line of the input. In the new process this runs the program, and returns at its end."""
     import h5py  # noqa: F401
     import tensorflow  # noqa: F401
 
     import returnn_tf.cli.main
+    import returnn_tf.export.saved_model.run
     from tests.loading import fork_loading
 
     assert returnn_tf.Network and returnn_tf.Trainer  # which are imported when they are used
     fork_loading()
+    returnn_tf.export.saved_model.run._run_program = run_check
     sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
 
     for line in open(0, "rb", buffering=0, closefd=False):
+        if not line.strip():
+            break
         pid = os.fork()
         if pid == 0:
             os.setsid()
+            if _fork_server():
+                continue
             _become(*json.loads(line))
             return
         _tell(pid)
