@@ -192,8 +192,9 @@ class ShiftLayer(Layer):
         if data.rank > x.shape.rank:
             steps = self.source.output
             steps = steps if self._loop_dim in steps.dims else steps.with_axis(0, self._loop_dim)
-            shape = [tf.shape(x)[0] if i == axis else size for i, size in enumerate(ctx.shape(data))]
-            x = tf.broadcast_to(to_layout(x, steps, data), tf.stack(shape))
+            x = to_layout(x, steps, data)
+            shape = [tf.shape(x)[axis] if i == axis else size for i, size in enumerate(ctx.shape(data))]
+            x = tf.broadcast_to(x, tf.stack(shape))
         x = self._with_checked_steps(x, axis, size)
         first = self._initial.emit(ctx, data.without_axes([axis]))
         first = tf.expand_dims(frame_before(ctx, data, axis, first, x), axis)

@@ -162,18 +162,21 @@ class _DataKey:
     # --- by dims ---
 
     def _of_tags(self, dims: list[Dim]) -> Data:
+        option_name = "dim_tags" if self.opts.dims is None else "dims"
         if sum(d.is_batch for d in dims) > 1:
-            raise self.error("dim_tags must hold batch_dim at most once, got %r." % (dims,))
+            raise self.error("%s must hold batch_dim at most once, got %r." % (option_name, dims))
         shape = [d.size for d in dims if not d.is_batch]
         if self.opts.shape is not None and list(self.opts.shape) != shape:
-            raise self.error("shape is %s, but dim_tags give %s. Remove shape." % (self.opts.shape, tuple(shape)))
+            raise self.error(
+                "shape is %s, but %s give %s. Remove shape." % (self.opts.shape, option_name, tuple(shape))
+            )
         time_axis = self._index("time_dim_axis", len(dims))
         if isinstance(time_axis, _Auto):
             time_axis = default_time_axis(dims) if self._marks else None
         feature_axis = self._index("feature_dim_axis", len(dims))
         if self.opts.feature_dim is not None:
             if self.opts.feature_dim not in dims:
-                raise self.error("feature_dim %s is not among dim_tags %r." % (self.opts.feature_dim, dims))
+                raise self.error("feature_dim %s is not among %s %r." % (self.opts.feature_dim, option_name, dims))
             feature_axis = dims.index(self.opts.feature_dim)
         if isinstance(feature_axis, _Auto):
             marked = self._marks and self.sparse_dim is None

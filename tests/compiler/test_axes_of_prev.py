@@ -15,6 +15,8 @@ NETWORK = {
     "vector": {"class": "constant", "value": 0.0, "shape": [F]},
     "other": {"class": "constant", "value": 0.0, "shape": [batch_dim, OTHER], "shape_deps": ["data"]},
     "range": {"class": "range_in_axis", "from": "data", "axis": T, "dtype": "float32"},
+    "ones": {"class": "reduce", "mode": "mean", "from": "data", "axis": F},
+    "sums": {"class": "eval", "eval": "source(0) * 0. + 6.", "from": "ones"},
 }
 
 
@@ -88,6 +90,14 @@ CASES = {
         },
         "BF",
         (6, 3),
+    ),
+    "known for all steps": (
+        {
+            "a": {"class": "rec_unstack", "from": "base:sums", "axis": T, "initial_output": "base:zero"},
+            "x": {"class": "copy", "from": "prev:a"},
+        },
+        "BF",
+        (6, 6),
     ),
     "subnetwork": (
         {

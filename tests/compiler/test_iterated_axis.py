@@ -158,6 +158,10 @@ def test_the_target_of_the_step(moved: bool) -> None:
     ({"max_seq_len_via": "data", "max_seq_len": None}, "must name a layer with a single whole number"),
     ({"max_seq_len": "max_len_from('base:dta')"}, "there is no layer 'dta'"),
     ({"max_seq_len": None, "unit": COUNT}, "the number of steps is unknown"),
+    ({"max_seq_len": None, "unit": COUNT, "axis": SpatialDim("other")},
+     r"the number of steps is unknown: the axis other is neither one of an input"),
+    ({"unit": {"output": {"class": "rec_unstack", "from": "base:data", "axis": SpatialDim("other")}}},
+     r"/output' \(class 'rec_unstack'\): Axis other means no axis of"),
     ({"unit": {**COUNT, "end": {"class": "compare", "from": "base:data", "value": 0.0}}}, "'end' must be a bool per"),
     ({"unit": {**COUNT, "output": {"class": "copy", "from": "data:source"}}}, "the loop has no source"),
 ])  # fmt: skip

@@ -71,6 +71,24 @@ NETWORKS = {
         "u": evaluate(PLUS, "a/x"),
         "output": copy("a"),
     }, lambda x: 2 * (x + 2)),
+    "a source inside of the network that needs it": ({
+        "a": subnet(x=evaluate(PLUS, "base:data"), output=copy("base:b/z")),
+        "b": subnet(["a/x"], z=evaluate(TIMES, "data"), output=copy("base:a")),
+        "output": copy("b"),
+    }, lambda x: 2 * (x + 1)),
+    "outputs that inner layers need": ({
+        "a": subnet(w=evaluate(PLUS, "base:b"), output=evaluate(TIMES, "base:data")),
+        "b": subnet(w=evaluate(PLUS, "base:a"), output=evaluate(PLUS, "base:data")),
+        "output": add("a/w", "b/w"),
+    }, lambda x: (x + 1 + 1) + (2 * x + 1)),
+    "a layer between layers of two levels": ({
+        "p": evaluate(PLUS, "data"),
+        "a": subnet(b=subnet(x=evaluate(TIMES, "base:base:c/y"), output=copy("base:base:p")),
+                    output=evaluate(PLUS, "base:u")),
+        "c": subnet(y=evaluate(PLUS, "base:a/b/output"), output=evaluate(PLUS, "base:u")),
+        "u": add("a/b", "p"),
+        "output": add("a/b/x", "c", "a"),
+    }, lambda x: 2 * (x + 2) + 2 * (2 * (x + 1) + 1)),
     "in size_target": ({
         "a": subnet(x=evaluate(PLUS, "base:data"), output=copy("base:b")),
         "b": {**copy("data"), "size_target": "a/x"},
@@ -123,12 +141,12 @@ MISTAKES = {
         "a": subnet(x=copy("base:b/y"), output=copy("x")),
         "b": subnet(y=copy("base:a/x"), output=copy("y")),
         "output": add("a", "b"),
-    }, r"in a cycle: .*a/x <- .*b/y <- .*a/x"),
+    }, r"in a cycle: .*b/y <- .*a/x <- .*b/y"),
     "whole": ({
         "a": subnet(output=copy("base:b")),
         "b": subnet(output=copy("base:a")),
         "output": copy("a"),
-    }, r"in a cycle: a <- b <- a"),
+    }, r"in a cycle: b/output <- a/output <- b/output"),
     "with a source": ({
         "a": subnet(["u"], x=copy("data"), output=copy("x")),
         "u": copy("a/x"),

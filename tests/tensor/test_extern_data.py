@@ -193,6 +193,7 @@ def test_errors_name_the_setting(config: dict[str, Any], message: str) -> None:
         ({"dim_tags": [batch_dim, batch_dim]}, "dim_tags must hold batch_dim at most once"),
         ({"dim_tags": [batch_dim, TIME], "dims": [batch_dim, TIME]}, "give either dims or dim_tags"),
         ({"dim_tags": [batch_dim, TIME, FEATURE], "shape": (None, 4)}, r"shape is \(None, 4\), but dim_tags give"),
+        ({"dims": [batch_dim, TIME, FEATURE], "shape": (None, 4)}, r"shape is \(None, 4\), but dims give"),
         ({"dim_tags": [batch_dim, TIME, FEATURE], "dim": 4}, "dim is 4, but the shape .* a feature axis of size 5"),
         ({"dim_tags": [batch_dim, TIME], "feature_dim": FEATURE}, "feature_dim .* is not among dim_tags"),
         ({"dim": 4, "feature_dim": FEATURE}, "the axis 'F' is .*, so it can't have the dim feature=5"),

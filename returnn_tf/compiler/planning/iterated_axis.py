@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Optional
 
+from returnn_tf.compiler.planning.checks import located
 from returnn_tf.compiler.planning.parse import LayerSpec
 from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
 from returnn_tf.config.errors import LoopError
@@ -75,6 +76,11 @@ def iterated_axis(owner: Node, parent: NetworkPlanner, layers: StepLayers) -> It
     if layers.has_end or (new is not None and (layer.max_seq_len, layer.max_seq_len_via) != (None, None)):
         dim = ctx.new_spatial(None, "dyn-time:%s") if new is None else new
         return IteratedAxis(dim, source_axis, source_dim, known=False)
+    if new is not None:
+        raise LoopError(
+            "the number of steps is unknown: the axis %s is neither one of an input nor one that a layer of the unit "
+            "takes apart ('rec_unstack'). Give the dim of such an axis, or a layer 'end' in the unit." % new
+        )
     raise LoopError(
         "the number of steps is unknown: the loop has neither a source nor, in training, a target with a time "
         "axis, nor a layer 'end' in its unit. Add e.g. 'end': {'class': 'compare', 'from': 'output', 'value': 0}."
@@ -120,5 +126,6 @@ def _unstacked_dim(specs: Mapping[str, LayerSpec], parent: NetworkPlanner, owner
         if spec.cls.unstacks_frames and spec.sources and str(spec.sources[0]).startswith("base:"):
             data = parent.resolve(spec.sources[0][len("base:") :], spec.where).output
             axis = map_values(spec.options.get("axis"), Dim, parent.dims.resolve)
-            return data.dims[unstacked_axis(ctx, data, axis)]
+            with located(spec.path, str(spec.cls.class_name), owner):
+                return data.dims[unstacked_axis(ctx, data, axis)]
     return None

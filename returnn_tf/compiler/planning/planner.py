@@ -116,27 +116,14 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Dependency:
-    """A layer that another one needs.
-
-    :param inside: whether only a layer inside of it is needed, which can be planned before
-    """
-
-    name: str
-    inside: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class _Open:
     """A layer whose dependencies are being planned.
 
-    :param inside: whether the one that needs it only needs a layer inside of it
     :param rest: the further dependencies
     """
 
     name: str
-    inside: bool
-    rest: Iterator[_Dependency]
+    rest: Iterator[str]
 
 
 class Planner(NetworkPlanner):
@@ -179,12 +166,14 @@ class Planner(NetworkPlanner):
         self._extra_networks: dict[str, Planner] = {}
         self._nodes: dict[str, Node] = dict(given or {})
         self._marks: dict[str, str] = dict.fromkeys(self._nodes, _DONE)
-        #: Layers that are not planned, of which layers inside are needed before, with the planner of their network.
-        self._begun: dict[str, tuple[Node, Planner]] = {}
+        #: The nodes of layers that are being planned, or of which layers inside are needed before.
+        self._begun: dict[str, Node] = {}
+        #: The planners of the networks inside of these.
+        self._inner: dict[Node, Planner] = {}
         #: Layers that have their sources and options.
         self._prepared: set[Node] = set()
-        #: Layers that need a layer which only needs layers inside of them.
-        self._in_parts: set[str] = set()
+        #: The names of the layers that are being planned themselves, not only their dependencies.
+        self._planning: set[str] = set()
         #: What the loops of this network that are being planned learn of it.
         self._loop_inputs: list[LoopInputs] = []
         self.semantics = compilation.semantics
@@ -241,64 +230,46 @@ class Planner(NetworkPlanner):
         """Return the planned layer of this network; plan it and its dependencies first if necessary."""
         if name in self._nodes:
             return self._nodes[name]
+        if self._marks.get(name) == _OPEN:  # its dependencies were being planned
+            self._plan_layer(self.scope.specs[name])
+            return self._nodes[name]
         stack = [self._enter(name)]
         while stack:
             for dep in stack[-1].rest:
-                mark = self._marks.get(dep.name)
+                mark = self._marks.get(dep)
                 if mark == _OPEN:
-                    self._leave_cycle(stack, dep)
-                    break
+                    self._check_cycle([entry.name for entry in stack], dep)
                 if mark is None:
-                    stack.append(self._enter(dep.name, inside=dep.inside))
+                    stack.append(self._enter(dep))
                     break
             else:
                 current = stack.pop().name
-                self._plan_layer(self.scope.specs[current])
-                self._marks[current] = _DONE
-                self.compilation.open_layers.remove(self.scope.specs[current].path)
+                if current not in self._nodes:
+                    self._plan_layer(self.scope.specs[current])
         return self._nodes[name]
 
-    def _enter(self, name: str, *, inside: bool = False) -> _Open:
-        if self._marks.get(name) == _OPEN:
-            raise self._cycle(self.compilation.open_layers, self.scope.specs[name].path, around=True)
+    def _enter(self, name: str) -> _Open:
         spec = self.scope.specs[name]
         if spec.error is not None:
             raise spec.error
         self._marks[name] = _OPEN
-        self.compilation.open_layers.append(spec.path)
         names = list(spec.references())
         if spec.options.get("target") and spec.options.get("n_out") is None and spec.options.get("out_dim") is None:
             target = spec.options.get("target")  # its template gives the output size
             names += [t for t in (target if isinstance(target, (list, tuple)) else [target]) if isinstance(t, str)]
-        deps = [(own, ref) for ref in names for own in [self._own_layer(ref)] if own is not None]
-        return _Open(name, inside, iter([_Dependency(own, self._is_inside(own, ref)) for own, ref in deps]))
+        return _Open(name, iter([own for own in map(self._own_layer, names) if own is not None]))
 
-    def _is_inside(self, name: str, ref: str) -> bool:
-        """Return whether a reference means a layer inside of a layer which can be planned before that."""
-        return self.scope.own_name(ref) != name and bool(self.scope.specs[name].cls.inner_network)
+    def _check_cycle(self, open_names: list[str], again: str) -> None:
+        """Check that the last of some layers, each of which needs the next one, may need one of them again.
 
-    def _leave_cycle(self, stack: list[_Open], dep: _Dependency) -> None:
-        """Go on after the last layer on the stack turned out to depend on one below it.
+        It may where one of them is a network: layers inside are planned when they are needed, so that a cycle is found
+        there.
 
-        There is no cycle if one of them only needs layers inside of the next one: what it needs is planned later, with
-        the layer itself.
-
-        :raises LayerError: each needs the next one itself
+        :raises LayerError: it may not
         """
-        names = [entry.name for entry in stack]
-        if dep.inside:
-            self._in_parts.add(dep.name)
-            return
-        lowest = names.index(dep.name)
-        for index in range(len(stack) - 1, lowest, -1):
-            if stack[index].inside:
-                self._in_parts.add(names[index])
-                for name in names[index:]:
-                    del self._marks[name]
-                    self.compilation.open_layers.remove(self.scope.specs[name].path)
-                del stack[index:]
-                return
-        raise self._cycle(names, dep.name)
+        cycle = open_names[open_names.index(again) :] if again in open_names else []
+        if cycle and not any(self.scope.specs[name].cls.inner_network for name in cycle):
+            raise self._cycle(open_names, again)
 
     def _cycle(self, open_names: list[str], again: str, *, around: bool = False) -> LayerError:
         """Return the error about a cycle.
@@ -352,8 +323,8 @@ class Planner(NetworkPlanner):
         name = self._own_layer(ref)
         if name is not None:
             rest = ref[len(name) + 1 :] if ref.startswith(name + "/") else ""
-            if rest and name not in self._nodes and (name in self._in_parts or self._marks.get(name) == _OPEN):
-                found = self._inside(name, rest, where)
+            if self._marks.get(name) == _OPEN or (rest and name not in self._nodes and self.compilation.open_layers):
+                found = self._inside(name, rest or "output", where)
                 if found is not None:
                     return found
             node = self.node(name)
@@ -368,25 +339,22 @@ class Planner(NetworkPlanner):
         if spec.error is not None or not spec.cls.inner_network:
             return None
         planner = self._begun_network(spec)
-        inner = planner.scope.layer_of(rest)
-        if inner is None:
+        if planner.scope.layer_of(rest) is None:
             raise LayerError(
                 "%s: layer %r has no part %r. %s" % (where, spec.path, rest, did_you_mean(rest, planner.scope.specs)),
                 topic="sources",
             )
-        if inner != rest:
-            planner._in_parts.add(inner)
         return planner.resolve(rest, where)
 
     def _begun_network(self, spec: LayerSpec) -> Planner:
         """Return the planner of the network inside a layer that is not planned itself; its inputs follow on demand."""
-        if spec.name not in self._begun:
-            node = Node(spec.path, spec.cls.with_defaults(), self._param_scope_of(spec))
+        node = self._begin(spec)
+        if node not in self._inner:
             network = spec.options[spec.cls.inner_network]
             planner = self._planner_inside(node, network, {"data": node} if spec.sources else {}, node.scope)
             planner._inputs, planner._find_inputs = None, functools.partial(self._begun_inputs, spec, node)
-            self._begun[spec.name] = node, planner
-        return self._begun[spec.name][1]
+            self._inner[node] = planner
+        return self._inner[node]
 
     def _begun_inputs(self, spec: LayerSpec, node: Node) -> dict[str, Node]:
         with located(spec.path, str(spec.cls.class_name), node):
@@ -596,14 +564,20 @@ class Planner(NetworkPlanner):
     # --- planning one layer ---
 
     def _plan_layer(self, spec: LayerSpec) -> None:
-        if spec.name in self._begun:
-            node = self._begun[spec.name][0]
-        else:
-            node = Node(spec.path, spec.cls.with_defaults(), self._param_scope_of(spec))
-        with located(spec.path, str(spec.cls.class_name), node):
-            self._prepare(spec, node)
-            self._infer(node)
+        if spec.name in self._planning:
+            raise self._cycle(self.compilation.open_layers, spec.path, around=True)
+        node = self._begin(spec)
+        self._planning.add(spec.name)
+        self.compilation.open_layers.append(spec.path)
+        try:
+            with located(spec.path, str(spec.cls.class_name), node):
+                self._prepare(spec, node)
+                self._infer(node)
+        finally:
+            self._planning.discard(spec.name)
+            self.compilation.open_layers.pop()
         self._begun.pop(spec.name, None)
+        self._marks[spec.name] = _DONE
         layer = node.layer
         if self.parent is None and layer.initial_output is not None:
             if layer.iterates_unit or not layer.gives_initial_output():
@@ -611,6 +585,12 @@ class Planner(NetworkPlanner):
         self._nodes[spec.name] = node
         if self._zone is None:  # of a loop, the values for all steps count
             self.add_result(spec, node, is_output=self.scope.is_result(spec), with_loss=self._counts_loss(spec))
+
+    def _begin(self, spec: LayerSpec) -> Node:
+        """Return the node of a layer that is not planned."""
+        if spec.name not in self._begun:
+            self._begun[spec.name] = Node(spec.path, spec.cls.with_defaults(), self._param_scope_of(spec))
+        return self._begun[spec.name]
 
     def _prepare(self, spec: LayerSpec, node: Node) -> None:
         """Set sources and options of a layer."""
@@ -720,10 +700,10 @@ class Planner(NetworkPlanner):
     def inner_network(self, owner: Node) -> Node:
         """Plan the network of the option ``inner_network`` of a layer and return its output layer."""
         layer = owner.layer
-        planner = next((planner for node, planner in self._begun.values() if node is owner), None)
-        if planner is None:
+        if owner not in self._inner:
             inputs = layer.network_inputs(PlanContext(owner, self))
-            planner = self._planner_inside(owner, getattr(layer, layer.inner_network), inputs, owner.scope)
+            self._inner[owner] = self._planner_inside(owner, getattr(layer, layer.inner_network), inputs, owner.scope)
+        planner = self._inner[owner]
         planner._complete_inputs()
         planner.plan()
         return planner.node("output")
