@@ -13,7 +13,7 @@ from returnn_tf.ops.cells import UNITS
 CASES = {
     "datasets": (DATASETS, "HDF", ["files: list | str (required)", "Options of every dataset:", "window: int = 1"]),
     "optimizers": (OPTIMIZERS, "Adam", ["beta1: float = 0.9", "Options of every optimizer:", "use_locking: bool"]),
-    "units": (UNITS, "StandardLSTM", ["use_peepholes: bool = False", "activation: str = 'tanh'"]),
+    "units": (UNITS, "StandardLSTM", ["use_peepholes: bool = False", "activation: str | function = 'tanh'"]),
     "losses": (LOSSES, "ctc", ["ctc_opts: dict[str, Any] | None = None", "label_loop", "Options of every loss:"]),
     "layers": (
         LAYERS,
