@@ -8,6 +8,7 @@ from typing import Any
 
 from returnn_tf.config import Config
 from returnn_tf.config.errors import DimError
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph import check_numerics
 from returnn_tf.logging.log import log
 from returnn_tf.ops.xla import keep_compiled
@@ -57,6 +58,8 @@ def prepare_for_xla(config: Config) -> None:
     """
     if check_numerics.option(config):
         raise DimError("jit_compile: XLA leaves out the checks of debug_add_check_numerics_*. Remove one of them.")
+    if NetworkSettings(config).debug_print_layer_output:
+        raise DimError("jit_compile: XLA leaves out what debug_print_layer_output prints. Remove one of them.")
     announce_xla()
 
 

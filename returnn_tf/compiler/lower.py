@@ -97,6 +97,7 @@ def lower(
     seed: int = DEFAULT_SEED,
     process_offset: int = 0,
     check_numerics: str = "",
+    print_outputs: bool = False,
     carried: CarriedState,
     second_derivatives: bool = False,
 ) -> Lowered:
@@ -107,6 +108,7 @@ def lower(
     :param outputs: the requested layers
     :param process_offset: see `LoweringOptions`
     :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics.option`
+    :param print_outputs: whether every output is printed when it is computed
     :param carried: holds the states that layers carry from run to run
     :param second_derivatives: whether gradients of the gradient will be computed, see `needs_second_derivatives`
     """
@@ -116,7 +118,7 @@ def lower(
     readers.update(dep for loss in owners for dep in loss_deps(loss))
     differentiated = frozenset(x for node in plan.all_nodes() for x in node.layer.differentiates_by())
     packed_nodes, pack_ops = frozenset[Node](), None
-    if train and not check_numerics and not second_derivatives:
+    if train and not (check_numerics or print_outputs or second_derivatives):
         packed_nodes, pack_ops = packed_layers(needed, owners, differentiated, plan.semantics.product_dtype)
     lowering = Lowering(
         LoweringOptions(
@@ -126,6 +128,7 @@ def lower(
             seed=seed,
             process_offset=process_offset,
             check_numerics=check_numerics,
+            print_outputs=print_outputs,
             with_losses=with_losses,
             second_derivatives=second_derivatives,
             readers=readers,

@@ -217,6 +217,7 @@ class Network:
                 seed=self.noise_seed,
                 process_offset=self.noise_seed - self.seed,
                 check_numerics=check_numerics.option(self.config),
+                print_outputs=NetworkSettings(self.config).debug_print_layer_output,
                 carried=self.kept if carried is None else carried,
                 second_derivatives=needs_second_derivatives(self.config),
             )

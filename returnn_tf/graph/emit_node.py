@@ -57,7 +57,7 @@ def emit_node(lowering: Lowering, node: Node) -> None:
             if dependencies:
                 with tf.control_dependencies(_dependencies(ctx, value, dependencies)):
                     value = tf.identity(value)
-            if node.layer.debug_print_layer_output:
+            if lowering.options.print_outputs or node.layer.debug_print_layer_output:
                 shown = tf.print("%s:" % node.path, "shape", tf.shape(value), value, summarize=99)
                 with tf.control_dependencies([shown]):
                     value = tf.identity(value)

@@ -30,6 +30,7 @@ class LoweringOptions:
     :param process_offset: in distributed training: other than 0 in all processes but the first, for random numbers of
         their own
     :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`
+    :param print_outputs: whether every output is printed when it is computed
     :param with_losses: whether the losses are wanted
     :param second_derivatives: whether gradients are differentiated again, which ops that compute their own gradient do
         not support
@@ -43,10 +44,16 @@ class LoweringOptions:
     seed: int = DEFAULT_SEED
     process_offset: int = 0
     check_numerics: str = ""
+    print_outputs: bool = False
     with_losses: bool = True
     second_derivatives: bool = False
     readers: Mapping[Node, int] = dataclasses.field(default_factory=Counter)
     differentiated: frozenset[Node] = frozenset()
+
+    @property
+    def looks_at_outputs(self) -> bool:
+        """Return whether outputs are checked or printed, so that all of them have to be computed, by layer."""
+        return bool(self.check_numerics) or self.print_outputs
 
 
 @dataclasses.dataclass

@@ -175,11 +175,15 @@ def test_print(capfd):
     assert text.startswith("output: hello shape [3 ... 3] [[[%.4f" % feed()["data"][0, 0, 0]) and "..." in text
 
 
-def test_print_of_a_layer(capfd):
-    """The option prints what the layer gives, also where it would be computed together with the next one."""
-    layers = {
-        "hidden": {"class": "linear", "activation": None, "n_out": 2, "from": "data", "debug_print_layer_output": True},
-        "output": {"class": "softmax", "n_out": 2, "from": "hidden"},
-    }
-    hidden = net_of(layers).run(feed(), fetch=["hidden"]).layers["hidden"].value
+@pytest.mark.parametrize("of_all", [False, True])
+def test_print_of_layers(capfd, of_all):
+    """Option and setting print what layers give, also where it would be computed together with the next one."""
+    hidden = {"class": "linear", "activation": None, "n_out": 2, "from": "data"}
+    layers = {"hidden": hidden, "output": {"class": "softmax", "n_out": 2, "from": "hidden"}}
+    config = {"debug_print_layer_output": True} if of_all else {}
+    hidden.update({} if of_all else {"debug_print_layer_output": True})
+    net = net_of(layers, **config)
+    net.run(feed())
+    assert ("output: shape [3 4 2]" in capfd.readouterr().err) == of_all
+    hidden = net.run(feed(), fetch=["hidden"]).layers["hidden"].value
     assert capfd.readouterr().err.startswith("hidden: shape [3 4 2] [[[%.9g" % hidden[0, 0, 0])

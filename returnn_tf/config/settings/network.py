@@ -60,6 +60,9 @@ class NetworkSettings(SettingGroup):
         False, help="check the output of each layer and each gradient for NaN and Inf"
     )
     debug_add_check_numerics_on_output: bool = setting(False, help="check the output layers for NaN and Inf")
+    debug_print_layer_output: bool = setting(
+        False, help="print shape and values of the output of each layer to stderr whenever it is computed"
+    )
     debug_print_layer_output_template: bool = setting(
         False, help="log the dims of the output of each layer when a network is built"
     )

@@ -198,7 +198,7 @@ def has_many_labels(ctx: LossContext) -> bool:
     dim, lowering = ctx.output.dim, ctx.lowering
     if dim is None or dim < MIN_LABELS or ctx.aux(ctx.node, PRODUCT) is None:
         return False
-    needed = ctx.node in lowering.options.readers or lowering.options.check_numerics
+    needed = ctx.node in lowering.options.readers or lowering.options.looks_at_outputs
     differentiated_twice = lowering.options.second_derivatives or lowering.after_step.meta_losses
     unfit = in_ops_for_xla() or tf.config.get_visible_devices("GPU")
     return not (needed or differentiated_twice or unfit)

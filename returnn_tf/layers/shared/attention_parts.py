@@ -120,7 +120,7 @@ def attended(
 def _computes_all(ctx: EmitContext) -> bool:
     """Return whether this is a training step, outside of loops and beams, in which nothing looks at values between."""
     lowering = ctx.lowering
-    return ctx.train and ctx.beam == 1 and not (lowering.is_child or lowering.options.check_numerics)
+    return ctx.train and ctx.beam == 1 and not (lowering.is_child or lowering.options.looks_at_outputs)
 
 
 def _only_reader(ctx: EmitContext, node: Node) -> bool:
