@@ -53,6 +53,18 @@ class LoggingSettings(SettingGroup):
         help="folder of TensorBoard events; default: 'events' next to the model; None or False: none",
         per_rank=True,
     )
+    debug_objective_loss_summaries: bool = setting(
+        False,
+        help="TensorBoard events of steps also have each loss as it enters the objective",
+        between_runs=True,
+        per_rank=True,
+    )
+    debug_unnormalized_loss_summaries: bool = setting(
+        False,
+        help="TensorBoard events of steps also have each loss summed over the batch",
+        between_runs=True,
+        per_rank=True,
+    )
     tf_session_opts: Optional[dict[str, Any]] = setting(
         None,
         help="older options of TensorFlow sessions; only the numbers of threads are used",

@@ -53,7 +53,7 @@ class Reports:
 
     def step(self, net: Network, result: StepResult) -> None:
         """Record a step of training."""
-        self.summaries.step(result)
+        self.summaries.step(result, net.plan.losses)
         if result.learning_rate is not None:
             self._rates = [min(self._rates + [result.learning_rate]), max(self._rates + [result.learning_rate])]
         if self._is_chief:

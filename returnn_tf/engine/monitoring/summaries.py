@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import Config
@@ -13,8 +13,9 @@ from returnn_tf.config.errors import SettingError
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.checkpoints.model_dir import written_model
-from returnn_tf.engine.support.scores import batch_means
+from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.step_result import StepResult
+from returnn_tf.graph.loss import LossNode
 from returnn_tf.logging.log import log
 from returnn_tf.util.events import write_scalar
 from returnn_tf.util.lazy_tf import tf
@@ -26,10 +27,13 @@ class Summaries:
     """Writes events below a folder, one subfolder for training and for each dataset; none without a folder.
 
     :param folder: created when needed; None: off
+    :param objective: whether steps also have each loss as it enters the objective
+    :param sums: whether they also have each loss summed over the batch
     """
 
-    def __init__(self, folder: Optional[str]) -> None:
+    def __init__(self, folder: Optional[str], *, objective: bool = False, sums: bool = False) -> None:
         self._folder = folder
+        self._objective, self._sums = objective, sums
         self._writers: dict[str, Any] = {}
         self._next_step = 0.0
 
@@ -43,7 +47,11 @@ class Summaries:
         default = os.path.join(os.path.dirname(model), "events") if model else None
         settings = LoggingSettings(config)
         folder = settings.tf_log_dir if settings.is_given("tf_log_dir") else default
-        return cls(str(folder) if folder and not TaskSettings(config).dry_run else None)
+        return cls(
+            str(folder) if folder and not TaskSettings(config).dry_run else None,
+            objective=settings.debug_objective_loss_summaries,
+            sums=settings.debug_unnormalized_loss_summaries,
+        )
 
     @property
     def folder(self) -> Optional[str]:
@@ -65,14 +73,24 @@ class Summaries:
                 % (self._folder, exc.strerror or exc)
             ) from exc
 
-    def step(self, result: StepResult) -> None:
-        """Write the values of one training step; most steps are skipped."""
+    def step(self, result: StepResult, losses: Sequence[LossNode]) -> None:
+        """Write the values of one training step; most steps are skipped.
+
+        :param losses: of the network
+        """
         now = time.monotonic()
         if self._folder is None or now < self._next_step or not result.finite:
             return
         self._next_step = now + _SECONDS_BETWEEN_STEPS
         values: dict[str, Any] = {"loss": result.total_loss, "grad_norm": result.grad_norm}
-        values.update(batch_means(result))
+        scores = Scores(node.name for node in losses if node.loss.use_normalized_loss)
+        scores.add(result)
+        values.update({**scores.scores(), **scores.errors()})
+        if self._objective:
+            scales = {node.name: node.scale for node in losses}
+            values.update({"objective:%s" % name: value * scales[name] for name, value in result.losses.items()})
+        if self._sums:
+            values.update({"sum:%s" % name: value for name, value in scores.sums()["losses"].items()})
         values["learning_rate"] = result.learning_rate
         with self._switched_off_on_error():
             self._write("train", {"step/%s" % name: value for name, value in values.items()}, result.step or 0)
