@@ -26,6 +26,9 @@ class CheckpointSettings(SettingGroup):
     allow_random_model_init: bool = setting(
         False, help="tasks other than train: start with random parameters if there is no checkpoint"
     )
+    load_ignore_missing_vars: bool = setting(
+        False, help="let parameters that a loaded checkpoint lacks start as without it, with a warning"
+    )
     import_model_train_epoch1: str = setting("", help="checkpoint whose parameters start epoch 1", check=file_name)
     init_params: Union[str, dict[str, Any], None] = setting(
         None, help="checkpoint for initial parameters, also of parts: a path, or a dict as in preload_from_files"

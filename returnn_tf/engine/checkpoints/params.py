@@ -13,18 +13,27 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import CheckpointDataError, nearest_name
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP, CheckpointInfo
+from returnn_tf.logging.log import log
 
 _MAX_LISTED = 30
 
 
-def assign(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]], *, source: str) -> None:
+def assign(
+    variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]], *, source: str, ignore_missing: bool = False
+) -> None:
     """Set all variables, or none if anything does not fit. Values without a variable are ignored.
 
     :param variables: name -> ``tf.Variable``
     :param values: name -> array
     :param source: where the values come from, for the error
+    :param ignore_missing: let variables without a value keep theirs, with a warning, unless all of them would
     :raises DataError: lists the missing parameters and those of another shape, and what is stored instead
     """
+    missing = [name for name in variables if name not in values] if ignore_missing else []
+    if missing and len(missing) < len(variables):
+        listed = ", ".join(missing[:_MAX_LISTED]) + ", ..." * (len(missing) > _MAX_LISTED)
+        log.warn("%s lacks %d parameters, which keep their values: %s" % (source, len(missing), listed))
+        variables = {name: variable for name, variable in variables.items() if name in values}
     problems = misfits(variables, values)
     if problems:
         unknown = sorted(name for name in values if name not in variables and name != GLOBAL_STEP)

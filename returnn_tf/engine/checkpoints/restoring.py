@@ -32,7 +32,12 @@ def restore(trainer: StepTrainer, choice: ModelChoice) -> None:
     """
     assert choice.path is not None
     values = checkpoint.read(choice.path)
-    checkpoint_params.assign(trainer.net.stored_params, values, source="The checkpoint %s" % choice.path)
+    checkpoint_params.assign(
+        trainer.net.stored_params,
+        values,
+        source="The checkpoint %s" % choice.path,
+        ignore_missing=CheckpointSettings(trainer.config).load_ignore_missing_vars,
+    )
     log.write(3, "Loaded %s" % choice.path)
     if not choice.epoch:
         return

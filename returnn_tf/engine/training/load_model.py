@@ -53,7 +53,12 @@ def load_network(
     rest = {name: variable for name, variable in net.stored_params.items() if name not in loaded}
     net.global_step.assign(max(loaded.values(), default=0) if choice.path is None else checkpoint.step_of(values))
     if choice.path is not None:
-        checkpoint_params.assign(rest, values, source="The checkpoint %s" % choice.path)
+        checkpoint_params.assign(
+            rest,
+            values,
+            source="The checkpoint %s" % choice.path,
+            ignore_missing=CheckpointSettings(config).load_ignore_missing_vars,
+        )
         log.write(3, "Loaded %s" % choice.path)
     elif first or random:
         log.write(2, "There is no checkpoint; %d parameters have random values." % len(rest))
