@@ -15,6 +15,7 @@ from returnn_tf.config.errors import CommandError, ConfigError, DataError
 from returnn_tf.config.registry import missing_rooms
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.datasets.files import set_up_cache
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.support.log_targets import configure_log
 from returnn_tf.engine.support.signals import STOP_SIGNALS, StopRequest
@@ -102,6 +103,7 @@ def _run_task(config: Config, members: world.World, stop: StopRequest) -> int:
     log.write(3, "returnn_tf %s, Python %s, task %s, %s" % (__version__, platform.python_version(), name, now))
     log.write(3, "config: %s" % (", ".join(config.files) or "none"))
     check_all_settings(config)
+    set_up_cache(config)
     for text in config.stale_values():
         log.warn(text)
     ignored = settings_without_effect(config)

@@ -20,6 +20,7 @@ from returnn_tf.config.settings.logging import AS_ALWAYS, THREADS, LoggingSettin
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.update import UpdateSettings
+from returnn_tf.datasets.files import cache_options
 from returnn_tf.engine.checkpoints import cleanup, preload
 from returnn_tf.engine.learning_rate.control import given_rates
 from returnn_tf.engine.learning_rate.schemes import scheme_from_config
@@ -46,6 +47,7 @@ _READERS: tuple[Callable[[Config], Any], ...] = (
     cleanup.options_from_config,
     preload.entries,
     profile_options,
+    cache_options,
 )
 
 

@@ -13,10 +13,12 @@ import h5py
 import numpy as np
 import pytest
 
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.user_files import import_for_configs
 from returnn_tf.datasets import Dataset
-from returnn_tf.datasets.files import CachedFile, cache, local_copy
+from returnn_tf.datasets.files import CachedFile, cache, local_copy, set_up_cache
 from returnn_tf.datasets.files.cache import DAY, LOCK, PART, FileCache
+from returnn_tf.tasks.setting_checks import check_all_settings
 from tests.util.test_trust import made_by_another
 from tests.waiting import LONG
 
@@ -218,6 +220,39 @@ def test_makes_space(tmp_path, folder, monkeypatch, source, caplog):
     assert local_copy(str(source), wanted=True) == str(source)
     assert "are to stay free, but the disk has" in caplog.text
     assert os.path.exists(copies[3])  # used within the last day
+
+
+def test_options_in_the_config(tmp_path, monkeypatch, source):
+    """They hold for this process and its children."""
+    monkeypatch.setenv("RETURNN_TF_FILE_CACHE_OPTS", "")  # restored afterwards
+    monkeypatch.setenv("HERE", str(tmp_path))
+    size = 10 * cache.RESERVE
+    monkeypatch.setattr(FileCache, "_size", lambda self: size)
+    monkeypatch.setattr(FileCache, "_free", lambda self: size // 2)
+    options = {"cache_directory": "$HERE/other", "cleanup_files_wanted_older_than_days": 3}
+    for ratio, kept in [(0.4, True), (0.6, False)]:
+        set_up_cache(Config({"file_cache_opts": {**options, "cleanup_disk_usage_wanted_free_ratio": ratio}}))
+        old = tmp_path / "old"
+        old.write_bytes(b"old")
+        copy = local_copy(str(old), wanted=True)
+        assert copy == str(tmp_path / "other") + str(old)
+        _use(copy, 4)
+        os.utime(source, (1e9, 1e9 + ratio))
+        assert local_copy(str(source), wanted=True) == str(tmp_path / "other") + str(source)
+        assert os.path.exists(copy) == kept
+    assert CachedFile(str(source)).get_file() == str(tmp_path / "other") + str(source)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"cache_dir": "x"}, "file_cache_opts: unknown option 'cache_dir'"),
+        ({"num_tries": 0}, "file_cache_opts: option 'num_tries' must be at least 1"),
+    ],
+)
+def test_mistakes_in_the_options(options, message):
+    with pytest.raises(ConfigError, match=message):
+        check_all_settings(Config({"file_cache_opts": options}))
 
 
 def test_a_copy_in_use_stays(tmp_path, folder, monkeypatch):

@@ -32,6 +32,13 @@ class DataSettings(SettingGroup):
         help="memory for the data: bytes, or text such as '4G'; a list of three is for train, dev and eval",
         effect=Effect.DATASETS,
     )
+    file_cache_opts: Optional[dict[str, Any]] = setting(
+        None,
+        help="local copies of files: a dict with cache_directory, cleanup_files_always_older_than_days, "
+        "cleanup_files_wanted_older_than_days, cleanup_disk_usage_wanted_free_ratio, num_tries",
+        between_runs=True,
+        per_rank=True,
+    )
     lm_dataset_debug_limit_line_count: Optional[int] = setting(
         None,
         help="read only this number of lines in every LmDataset, to try something",

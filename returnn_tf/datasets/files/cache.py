@@ -9,6 +9,7 @@ the last use, which running processes renew.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import stat
 import threading
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Optional
 
+from returnn_tf.config.options import above, at_least, file_name, option, probability
 from returnn_tf.logging.log import log
 from returnn_tf.util.file_lock import HAS_LOCKS, has_name, lock
 from returnn_tf.util.trust import is_ours
@@ -56,15 +58,10 @@ def _touch(path: str) -> None:
 LOCK = ".cache-lock"
 PART = ".cache-part"
 DAY = 24 * 3600.0
-#: Copies that are unused for this number of days are removed.
-MOST_DAYS = 31.0
-#: The same when the disk has no space for a new copy.
-MOST_DAYS_IF_FULL = 1.0
 #: Bytes that stay free on the disk.
 RESERVE = 1 << 30
 
 _BLOCK = 1 << 24
-_TRIALS = 3
 _WAIT_SECONDS = 0.2
 _LOG_SECONDS = 60.0
 _STALLED_SECONDS = 600.0  # a process that copies, but writes nothing for this time, is not waited for
@@ -75,6 +72,27 @@ class CopyError(Exception):
     """No copy can be made; the text is the reason."""
 
 
+@dataclasses.dataclass(frozen=True)
+class CacheOptions:
+    """The setting ``file_cache_opts``."""
+
+    cache_directory: str = option(
+        "",
+        help="folder of the copies; default: $RETURNN_TF_FILE_CACHE, or one of the user below $TMPDIR",
+        check=file_name,
+    )
+    cleanup_files_always_older_than_days: float = option(
+        31.0, help="copies that are unused for so many days are removed", check=above(0)
+    )
+    cleanup_files_wanted_older_than_days: float = option(
+        1.0, help="the same while the disk has too little free space", check=at_least(0)
+    )
+    cleanup_disk_usage_wanted_free_ratio: float = option(
+        0.0, help="share of the disk that is to be free after a copy; 0: 1 GB", check=probability
+    )
+    num_tries: int = option(3, help="how often a copy is begun of a file that changes meanwhile", check=at_least(1))
+
+
 class FileCache:
     """The copies in a folder.
 
@@ -82,8 +100,9 @@ class FileCache:
     :param private: the folder must belong to the user, since others can write beside it
     """
 
-    def __init__(self, folder: str, *, private: bool = False):
+    def __init__(self, folder: str, options: Optional[CacheOptions] = None, *, private: bool = False):
         self.folder = folder
+        self.options = CacheOptions() if options is None else options
         self.private = private
 
     def get(self, path: str) -> str:
@@ -101,7 +120,7 @@ class FileCache:
         if source.startswith(os.path.join(self.folder, "")):
             return source
         copy = os.path.join(self.folder, source.lstrip(os.sep))
-        for _ in range(_TRIALS):
+        for _ in range(self.options.num_tries):
             if _is_same(source, copy):
                 note_use(copy + LOCK)
                 if _is_same(source, copy):  # else it has just been removed
@@ -144,8 +163,9 @@ class FileCache:
         log.write(3, "copied %r in %.1f s" % (source, time.monotonic() - start))
 
     def _make_space(self, size: int) -> None:
-        if self._free() < size + RESERVE:
-            self.remove_unused(MOST_DAYS_IF_FULL, needed=size + RESERVE)
+        wanted = size + max(RESERVE, int(self.options.cleanup_disk_usage_wanted_free_ratio * self._size()))
+        if self._free() < wanted:
+            self.remove_unused(self.options.cleanup_files_wanted_older_than_days, needed=wanted)
         if self._free() < size + RESERVE:
             raise CopyError(
                 "it needs %.1f MB and %.1f MB are to stay free, but the disk has %.1f MB"
@@ -156,6 +176,10 @@ class FileCache:
         status = os.statvfs(self.folder)
         return status.f_bavail * status.f_frsize
 
+    def _size(self) -> int:
+        status = os.statvfs(self.folder)
+        return status.f_blocks * status.f_frsize
+
     def _remove_old(self) -> None:
         """Remove copies that are unused for long, once a day by the first process."""
         marker = os.path.join(self.folder, ".cleaned")
@@ -165,7 +189,7 @@ class FileCache:
         with open(marker, "w"):
             pass
         os.utime(marker)
-        self.remove_unused(MOST_DAYS)
+        self.remove_unused(self.options.cleanup_files_always_older_than_days)
 
     def remove_unused(self, days: float, *, needed: Optional[int] = None) -> list[str]:
         """Remove copies that were not used for some days, the longest unused first; return their paths.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 import shutil
 import socket
@@ -11,12 +12,17 @@ import subprocess
 import tempfile
 from typing import Any, Optional
 
+from returnn_tf.config import Config
 from returnn_tf.config.option_values import map_values
-from returnn_tf.datasets.files.cache import FileCache
+from returnn_tf.config.options import from_options
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.datasets.files.cache import CacheOptions, FileCache
 from returnn_tf.logging.log import log
 
 #: The environment variable with the folder of the copies. If it is empty, nothing is copied.
 FOLDER = "RETURNN_TF_FILE_CACHE"
+#: That with the setting ``file_cache_opts``, as JSON, for this process and those that it starts.
+_OPTIONS = "RETURNN_TF_FILE_CACHE_OPTS"
 
 _PROGRAM = "cf"
 _PROGRAM_SECONDS = 6 * 3600
@@ -29,8 +35,9 @@ def local_copy(path: str, *, wanted: bool) -> str:
     """Return the path under which a file is read: that of a copy on the local disk if one is wanted and useful.
 
     On a node of a cluster where the program ``cf`` is installed, it makes the copy. Elsewhere files on network storage
-    are copied to the folder ``$RETURNN_TF_FILE_CACHE``, with all other files if that is set. If a copy is impossible,
-    the path itself is returned, and the reason logged. ``DEBUG=1`` in the environment turns copies off.
+    are copied to the cache folder; with all other files if ``file_cache_opts`` or ``$RETURNN_TF_FILE_CACHE`` names one.
+    If a copy is impossible, the path itself is returned, and the reason logged. ``DEBUG=1`` in the environment turns
+    copies off.
 
     :param wanted: the option ``use_cache_manager`` of the dataset
     """
@@ -39,23 +46,42 @@ def local_copy(path: str, *, wanted: bool) -> str:
     program = _program()
     if program is not None:
         return _copy_by_program(program, path)
-    if os.environ.get(FOLDER) or is_on_network(path):
+    if _options().cache_directory or os.environ.get(FOLDER) or is_on_network(path):
         return copy_to_cache(path)
     return path
 
 
+def cache_options(config: Config) -> dict[str, Any]:
+    """Return the setting ``file_cache_opts``.
+
+    :raises ConfigError: there is a mistake in it
+    """
+    given = dict(DataSettings(config).file_cache_opts or {})
+    from_options(CacheOptions, given, where="file_cache_opts")
+    return given
+
+
+def set_up_cache(config: Config) -> None:
+    """Set the folder of the copies, and how long they are kept, for this process and those that it starts."""
+    options = cache_options(config)
+    if options:
+        os.environ[_OPTIONS] = json.dumps(options)
+
+
 def copy_to_cache(path: str) -> str:
     """Return the path of a copy in the cache folder; the path itself if that is impossible or there is no folder."""
-    folder = cache_folder()
-    return FileCache(folder, private=FOLDER not in os.environ).get(path) if folder else path
+    options = _options()
+    folder = options.cache_directory or os.environ.get(FOLDER)
+    if folder == "":
+        return path
+    own = os.path.join(tempfile.gettempdir(), "returnn_tf_files_%d" % os.getuid())
+    place = own if folder is None else os.path.abspath(os.path.expandvars(os.path.expanduser(folder)))
+    return FileCache(place, options, private=folder is None).get(path)
 
 
-def cache_folder() -> Optional[str]:
-    """Return the folder of the copies: ``$RETURNN_TF_FILE_CACHE``, by default one of the user among temporary files."""
-    folder = os.environ.get(FOLDER)
-    if folder is not None:
-        return os.path.abspath(os.path.expandvars(os.path.expanduser(folder))) if folder else None
-    return os.path.join(tempfile.gettempdir(), "returnn_tf_files_%d" % os.getuid())
+def _options() -> CacheOptions:
+    given = json.loads(os.environ.get(_OPTIONS) or "{}")
+    return from_options(CacheOptions, given, where="file_cache_opts")
 
 
 def is_on_network(path: str) -> bool:
