@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 from returnn_tf.config import readers
-from returnn_tf.config.options import between
+from returnn_tf.config.options import at_least, between
 from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
@@ -68,6 +68,18 @@ class TrainingSettings(SettingGroup):
         None,
         help="exit code after SIGTERM or SIGUSR1, for a cluster that then starts the job again",
         check=between(1, 255),
+    )
+    stop_for_resubmission_when_low_time_left: bool = setting(
+        False,
+        help="in a job of Slurm: save and end, as after SIGUSR1, before its time limit",
+        between_runs=True,
+    )
+    stop_for_resubmission_when_low_time_left_safety_factor: float = setting(
+        2.0,
+        help="how many times the seconds of the slowest step and checkpoint so far have to be left, at least 60 s",
+        check=at_least(1),
+        needs="stop_for_resubmission_when_low_time_left",
+        between_runs=True,
     )
     search_train_network_layers: Union[None, str, list[str]] = setting(
         None,

@@ -65,6 +65,7 @@ class Saver:
         self._last_time = time.monotonic()
         self._last_place = (0, 0)  # epoch, and number of its last step
         self._wanted = False  # a checkpoint is due
+        self.slowest = 0.0  #: seconds that the slowest checkpoint has taken
         self._undeletable: set[str] = set()
         if self._writes:
             model_dir.prepare(str(self.model))
@@ -144,7 +145,9 @@ class Saver:
         plan, config = trainer.net.plan, trainer.net.config
 
         def write() -> None:
+            begin = time.monotonic()
             checkpoint.save(prefix, params, state, info)
+            self.slowest = max(self.slowest, time.monotonic() - begin)
             self._written(prefix, key, plan, config)
 
         self._background.submit(write)

@@ -222,7 +222,7 @@ class NetworkSchedule:
     def _network_of_config(self) -> dict[str, Any]:
         network = NetworkSettings(self._config).network
         if network is None:
-            raise no_network()
+            raise no_network(self._config)
         if not isinstance(network, dict):
             where = NetworkSettings(self._config).describe_source("network")
             raise OptionError(

@@ -56,6 +56,7 @@ class StopRequest:
         self._signals = tuple(signals)
         self._idle = idle
         self.signum: Optional[int] = None  #: of the first signal
+        self._cause = ""
         #: Whether there is something to save; before, the first signal ends the program at once.
         self.graceful = False
         #: Called before the program ends at once.
@@ -64,6 +65,20 @@ class StopRequest:
         self._old: dict[int, Any] = {}
         self._pipe = (-1, -1)
         self._old_fd = -1
+
+    @property
+    def cause(self) -> str:
+        """Return what requested the stop, for messages: ``SIGTERM``; "" before that."""
+        return self._cause or ("" if self.signum is None else name_of(self.signum))
+
+    def out_of_time(self, seconds: float) -> None:
+        """Request a stop as a scheduler does by SIGUSR1.
+
+        :param seconds: until the time limit of the job
+        """
+        if self.signum is None:
+            self.signum, self._cause = signal.SIGUSR1, "the time limit of the job, %d s before it," % seconds
+            log.warn("The job ends in %d s: finishing the step and saving" % seconds)
 
     def __enter__(self) -> StopRequest:
         heard = [number for number in self._signals if not _is_ignored(number)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
@@ -31,6 +32,7 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.product_speed import report_speed
 from returnn_tf.engine.support.signals import StopRequest
+from returnn_tf.engine.support.time_limit import TimeLimit, end_of_job
 from returnn_tf.engine.training.callbacks import Callbacks, callbacks_of, score_names
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
@@ -181,8 +183,9 @@ def set_up(
         status = RunStatus(config, world, stop)
         resources.enter_context(status.recording_failure())
         boundary = StepBoundary(
-            saver, stop, lock, world, start_epoch_fixed=TrainingSettings(config).start_epoch != "auto"
-        )
+            saver, stop, lock, world, _time_limit(config),
+            start_epoch_fixed=TrainingSettings(config).start_epoch != "auto",
+        )  # fmt: skip
         reports.prepare()
         if world.is_chief:
             layers = schedule.at(max(last_epoch, 1)).layers
@@ -214,6 +217,12 @@ def _check_scores(callbacks: Callbacks, data: TrainingData, planned: Planned, ra
     names = score_names(["train", *data.evaluated], planned)
     past = {name for epoch in rates.epochs.values() for name in scores_of(epoch.error)}
     callbacks.check_scores(None if names is None else names | past)
+
+
+def _time_limit(config: Config) -> TimeLimit:
+    settings = TrainingSettings(config)
+    end = end_of_job(os.environ) if settings.stop_for_resubmission_when_low_time_left else None
+    return TimeLimit(end, settings.stop_for_resubmission_when_low_time_left_safety_factor)
 
 
 def _warn_of_dumps(resume: ResumePoint, current: CurrentNetwork) -> None:

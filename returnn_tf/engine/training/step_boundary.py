@@ -10,7 +10,8 @@ from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.distributed.control import Control
 from returnn_tf.engine.distributed.world import World
-from returnn_tf.engine.support.signals import Stopped, StopRequest, name_of
+from returnn_tf.engine.support.signals import Stopped, StopRequest
+from returnn_tf.engine.support.time_limit import TimeLimit
 
 
 class EndRequested(Exception):
@@ -24,16 +25,25 @@ class StepBoundary:
     :param stop: request by a signal
     :param lock: on the files of the model
     :param world: its processes stop at the same step
+    :param limit: of the time of this process
     :param start_epoch_fixed: ``start_epoch`` is set, so that the same command starts over instead of resuming
     """
 
     def __init__(
-        self, saver: Saver, stop: StopRequest, lock: ModelLock, world: World, *, start_epoch_fixed: bool = False
+        self,
+        saver: Saver,
+        stop: StopRequest,
+        lock: ModelLock,
+        world: World,
+        limit: TimeLimit,
+        *,
+        start_epoch_fixed: bool = False,
     ) -> None:
         self._saver = saver
         self._stop = stop
         self._lock = lock
         self._world = world
+        self._limit = limit
         self._next = "Without start_epoch the" if start_epoch_fixed else "The"
         self._control = Control()
         self._reason = ""
@@ -55,7 +65,18 @@ class StepBoundary:
         """
         self._stop.graceful = True
         self._control = control
-        control.wants_pause = lambda: self._saver.due(step()) or self._stop.signum is not None or bool(self._reason)
+        control.wants_pause = lambda: self._saver.due(step()) or self._is_over() or bool(self._reason)
+
+    def _is_over(self) -> bool:
+        """Return whether a signal, or the time limit, requests a stop of this process."""
+        if self._limit.is_near(self._saver.slowest):
+            self._stop.out_of_time(max(self._limit.seconds_left, 0.0))
+        return self._stop.signum is not None
+
+    def _requests(self) -> list[tuple[int, str]]:
+        """Return (number of a signal, its cause) of the processes that are to stop; all have to call this."""
+        found = self._world.gather([self._stop.signum, self._stop.cause])
+        return [(signum, cause) for signum, cause in found if signum is not None]
 
     def after_step(self, save: Callable[[], None]) -> None:
         """Save or stop, if requested; called between two steps of training.
@@ -70,13 +91,13 @@ class StepBoundary:
         self._lock.check()
         if not self._control.any_pause and not (self._reason and self._world.size == 1):
             return
-        signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
+        requests = self._requests()
         save()
         self._world.committed()
-        if signals:
+        if requests:
             self._saver.wait()
             saved = "its state is saved" if self._saver.model else "nothing is saved, for the config has no model"
-            raise self._stopped(signals[0], "within the epoch; %s" % saved)
+            raise self._stopped(*requests[0], "within the epoch; %s" % saved)
         reasons = [reason for reason in self._world.gather(self._reason) if reason]
         if reasons:
             self._saver.wait()
@@ -95,7 +116,7 @@ class StepBoundary:
                 resources.callback(batches.close)
             for batch in batches:
                 yield batch
-                if self._stop.signum is not None:
+                if self._is_over():
                     return
 
     def after_batch(self) -> None:
@@ -103,8 +124,8 @@ class StepBoundary:
 
         :raises Stopped: by a signal
         """
-        if self._world.size == 1 and self._stop.signum is not None:
-            raise self._stopped(self._stop.signum, "while evaluating, which will be repeated")
+        if self._world.size == 1 and self._is_over():
+            raise self._stopped(*self._requests()[0], "while evaluating, which will be repeated")
 
     def after_evaluation(self) -> None:
         """Stop, if requested; called when all processes have finished an evaluation or left it on a signal.
@@ -112,9 +133,8 @@ class StepBoundary:
         :raises Stopped: by a signal to one of them
         """
         if self._world.any(self._stop.signum is not None):
-            signals = [signum for signum in self._world.gather(self._stop.signum) if signum is not None]
-            raise self._stopped(signals[0], "while evaluating, or after it")
+            raise self._stopped(*self._requests()[0], "while evaluating, or after it")
 
-    def _stopped(self, signum: int, when: Any) -> Stopped:
-        text = "Stopped by %s %s. %s same command resumes from there." % (name_of(signum), when, self._next)
+    def _stopped(self, signum: int, cause: str, when: str) -> Stopped:
+        text = "Stopped by %s %s. %s same command resumes from there." % (cause, when, self._next)
         return Stopped(signum, text)
