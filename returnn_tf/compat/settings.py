@@ -56,6 +56,26 @@ class OlderSettings(SettingGroup):
     update_on_device: Any = setting(
         None, help="update the parameters on the GPU", inert="each update runs where its parameter is"
     )
+    blocks_mt_model: Any = setting(
+        None,
+        help="parameters of a translator that was trained by Blocks",
+        unsupported="write them to a checkpoint under the names of this network, and set preload_from_files",
+    )
+    dataset_pipeline: Any = setting(
+        None,
+        help="function that makes a pipeline of tf.data from the datasets",
+        unsupported="write a dataset class, or postprocess sequences in map_seq of a PostprocessingDataset",
+    )
+    use_hot_reloading: bool = setting(
+        False,
+        help="read changed Python files again while training",
+        unsupported="stop the training, and start it again: it goes on where it was",
+    )
+    eval_use_train_flag: bool = setting(
+        False,
+        help="evaluate with dropout and the other effects of training",
+        unsupported="set 'dropout_on_forward': True in the layers that should have it",
+    )
     truncation: int = setting(
         -1,
         help="number of frames through which gradients flow; -1: all",

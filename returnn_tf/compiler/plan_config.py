@@ -34,7 +34,7 @@ def plan_from_config(
     """
     network = network_of(config)
     if network is None:
-        raise no_network()
+        raise no_network(config)
     settings = NetworkSettings(config)
     declared = {
         "extern_data": settings.extern_data,
@@ -66,7 +66,17 @@ def plan_from_config(
         )
 
 
-def no_network() -> ConfigError:
+#: What configs define whose model is code of another backend.
+_CODE_OF_MODELS = ("get_model", "train_step", "forward_step")
+
+
+def no_network(config: Config) -> ConfigError:
     """Return the error for a config without ``network`` and ``get_network``."""
-    text = "The config has no network. Add e.g. network = {'output': {'class': 'softmax', ...}}."
-    return ConfigFileError(text)
+    example = "network = {'output': {'class': 'softmax', ...}}"
+    code = next((name for name in _CODE_OF_MODELS if callable(config.raw(name) if name in config else None)), None)
+    if code is None:
+        return ConfigFileError("The config has no network. Add e.g. %s." % example)
+    return ConfigFileError(
+        "%s is code for another backend: a model of PyTorch or returnn.frontend, also if backend is 'tensorflow'. Only "
+        "networks that are dicts are run; write the model as one, e.g. %s." % (config.describe_source(code), example)
+    )

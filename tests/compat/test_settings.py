@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings import check_settings, ignored_settings, setting_by_key
 from returnn_tf.tasks.setting_checks import check_all_settings
@@ -40,6 +41,24 @@ def test_settings_of_published_configs(name: str) -> None:
     assert info.inert
     for value in IN_CONFIGS[name]:
         check_all_settings(Config({"num_epochs": 1, name: value}))
+
+
+@pytest.mark.parametrize("name", ["blocks_mt_model", "dataset_pipeline", "use_hot_reloading", "eval_use_train_flag"])
+def test_settings_without_a_counterpart(name: str) -> None:
+    """Off, they are taken; on, the error says what to do."""
+    info = setting_by_key()[name]
+    check_all_settings(Config({name: info.default}))
+    with pytest.raises(ConfigError, match="%r is not supported: %s" % (name, info.unsupported)):
+        check_all_settings(Config({name: True}))
+
+
+@pytest.mark.parametrize("name", ["get_model", "train_step", "forward_step"])
+def test_models_in_code(name: str) -> None:
+    """``backend = "tensorflow"`` means code today, and a network dict in older configs."""
+    with pytest.raises(ConfigError, match="'%s' .*is code for another backend: .* Only networks that are dicts" % name):
+        plan_from_config(Config({"backend": "tensorflow", name: lambda **_: None}))
+    network = {"output": {"class": "copy", "from": "data"}}
+    plan_from_config(Config({"network": network, "num_inputs": 2, "behavior_version": 21, name: lambda **_: None}))
 
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
