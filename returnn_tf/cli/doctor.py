@@ -23,7 +23,7 @@ from typing import Any, Callable, Optional
 from returnn_tf._version import shown_version
 from returnn_tf.cli.commands import register_command
 from returnn_tf.config.errors import CommandError
-from returnn_tf.engine.distributed import library
+from returnn_tf.engine.distributed import horovod
 from returnn_tf.logging.text import paint, wants_color
 from returnn_tf.util.installing import install_command
 from returnn_tf.util.python_child import python_command
@@ -263,12 +263,12 @@ def _horovod() -> Diagnosis:
         tensorflow = version_of(*_TENSORFLOW_NAMES) or ""
         later = tensorflow and _release(tensorflow.split()[-1]) > _TENSORFLOWS[0]
         note = " (Horovod is made for TensorFlow %d.%d; with a later one it may not build)" % _TENSORFLOWS[0]
-        advice = "to train with several processes: " + library.install() + (note if later else "")
+        advice = "to train with several processes: " + horovod.install() + (note if later else "")
         return Diagnosis(False, "not installed", advice)
     output = output_of(python_command(_HOROVOD_PROBE), timeout=120)
     lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
     if not lines:
-        advice = "built without TensorFlow, or for another version: pip uninstall -y horovod; " + library.install()
+        advice = "built without TensorFlow, or for another version: pip uninstall -y horovod; " + horovod.install()
         return Diagnosis(False, version + ", but horovod.tensorflow can't be imported", advice)
     built = json.loads(lines[-1][len("PROBE") :])
     return Diagnosis(True, "%s with %s" % (version, ", ".join(name for name in built if built[name]) or "nothing"))

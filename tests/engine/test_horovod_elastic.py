@@ -45,12 +45,12 @@ class Common:
 class World:
     """Of several processes."""
 
-    size = 2
+    rank, size = 0, 2
 
-    class hvd:
-        """Horovod."""
-
-        rank = None
+    @property
+    def elastic(self) -> bool:
+        """Return whether horovodrun is said to have started this process in elastic mode."""
+        return elastic.requested()
 
     def __init__(self) -> None:
         self.met = 0
@@ -108,15 +108,20 @@ def test_world_size_may_have_changed_since_the_start(monkeypatch: pytest.MonkeyP
     class Found(worlds.World):
         rank, size = 0, 2
 
-        def __init__(self, hvd: Any) -> None:
+        def __init__(self, collectives: Any) -> None:
             super().__init__()
+
+        @property
+        def elastic(self) -> bool:  # type: ignore[override]
+            """Return whether horovodrun is said to have started this process in elastic mode."""
+            return elastic.requested()
 
         def rendezvous(self, timeout: float) -> None:
             """Do nothing."""
 
-    monkeypatch.setattr(worlds, "HorovodWorld", Found)
+    monkeypatch.setattr(worlds, "MultiProcessWorld", Found)
     monkeypatch.setattr(worlds, "_started", [])
-    monkeypatch.setattr(worlds.library, "load", lambda timeout: None)
+    monkeypatch.setattr(worlds.horovod, "connect", lambda timeout: None)
     monkeypatch.setattr(worlds.devices, "set_up", lambda *args: None)
     monkeypatch.setenv("HOROVOD_SIZE", "3")
     config = Config({"use_horovod": True})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from typing import Any, Callable
@@ -10,12 +11,13 @@ import pytest
 import tensorflow as tf
 
 from returnn_tf.config import DataError
-from returnn_tf.engine.distributed import library
-from returnn_tf.engine.distributed.world import HorovodWorld
+from returnn_tf.engine.distributed import horovod
+from returnn_tf.engine.distributed.horovod import HorovodCollectives
+from returnn_tf.engine.distributed.world import MultiProcessWorld
 
 
-def broken(message: str) -> Any:
-    """Return Horovod whose operations fail."""
+def broken(message: str) -> MultiProcessWorld:
+    """Return a world of Horovod whose operations fail."""
 
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise tf.errors.UnknownError(None, None, message)
@@ -23,10 +25,10 @@ def broken(message: str) -> Any:
     fake = types.SimpleNamespace(allreduce=fail, allgather=fail, broadcast_variables=fail, Sum=None)
     for name, number in (("rank", 1), ("size", 2), ("local_rank", 1), ("local_size", 2)):
         setattr(fake, name, lambda number=number: number)
-    return fake
+    return MultiProcessWorld(HorovodCollectives(fake))
 
 
-OPERATIONS: list[Callable[[HorovodWorld], Any]] = [
+OPERATIONS: list[Callable[[MultiProcessWorld], Any]] = [
     lambda world: world.any(True),
     lambda world: world.gather(1),
     lambda world: world.gather_values(1),
@@ -45,8 +47,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_operation_outside_of_a_step(operation: Callable[[HorovodWorld], Any], waits: list[float]) -> None:
-    world = HorovodWorld(broken("HorovodAllreduce has failed: [gloo/transport/tcp/pair.cc] Connection closed by peer"))
+def test_an_operation_outside_of_a_step(operation: Callable[[MultiProcessWorld], Any], waits: list[float]) -> None:
+    world = broken("HorovodAllreduce has failed: [gloo/transport/tcp/pair.cc] Connection closed by peer")
     with pytest.raises(DataError, match="Another rank has ended, or the connection to it is broken"):
         operation(world)
     assert waits == [10.0] and not world.heartbeat.waiting
@@ -54,7 +56,7 @@ def test_an_operation_outside_of_a_step(operation: Callable[[HorovodWorld], Any]
 
 def test_other_errors_pass(waits: list[float]) -> None:
     with pytest.raises(tf.errors.UnknownError):
-        HorovodWorld(broken("out of something")).any(True)
+        broken("out of something").any(True)
     assert waits == []
 
 
@@ -62,14 +64,14 @@ def test_other_errors_pass(waits: list[float]) -> None:
 def test_gloo_waits_for_longer_than_the_watchdog(given: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the user has set another time."""
     seen: list[str] = []
-    fake = types.SimpleNamespace(init=lambda: seen.append(library.os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"]))
+    init = lambda: seen.append(os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"])  # noqa: E731
+    fake = types.SimpleNamespace(init=init, **dict.fromkeys(("rank", "size", "local_rank", "local_size"), lambda: 0))
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", fake)  # type: ignore[arg-type]
-    monkeypatch.setattr(library, "_hvd", [])
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "3")
     monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", given or "")
     if given is None:
         monkeypatch.delenv("HOROVOD_GLOO_TIMEOUT_SECONDS")
-    library.load(40.0)
+    horovod.connect(40.0)
     assert seen == [expected]
     if given is None:
         monkeypatch.delenv("HOROVOD_GLOO_TIMEOUT_SECONDS")

@@ -10,6 +10,7 @@ from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
 GRAD, PARAM = "grad", "param"
 SHARD, SEED = "shard", "random_seed_offset"
+NO_COMPRESSION, FP16 = "none", "fp16"
 
 
 @register_settings
@@ -46,7 +47,10 @@ class HorovodSettings(SettingGroup):
     )
     horovod_avg_param_on_cpu: bool = setting(False, help="average parameters in host memory", needs="use_horovod")
     horovod_compression: str = setting(
-        "none", help="compression of gradients for transfer", choices=["none", "fp16"], needs="use_horovod"
+        NO_COMPRESSION,
+        help="compression of gradients for transfer",
+        choices=[NO_COMPRESSION, FP16],
+        needs="use_horovod",
     )
     horovod_timeout: float = setting(
         40.0, help="seconds without progress of a process until all end", check=above(0), needs="use_horovod"

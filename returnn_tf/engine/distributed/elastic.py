@@ -36,7 +36,7 @@ def check(world: Any, config: Config) -> None:
 
     :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost
     """
-    if _in_elastic_mode(world) and TrainingSettings(config).start_epoch != "auto":
+    if world.elastic and TrainingSettings(config).start_epoch != "auto":
         raise HorovodError(
             "%s: whenever a process is lost, elastic training resumes from its newest checkpoint, but start_epoch "
             "would restart it. Remove it, or start without --min-np."
@@ -44,16 +44,12 @@ def check(world: Any, config: Config) -> None:
         )
 
 
-def _in_elastic_mode(world: Any) -> bool:
-    return requested() and world.size >= 1 and hasattr(world, "hvd")
-
-
 def run(world: Any, train: Callable[[], None]) -> None:
     """Call the function; in elastic mode, call it again after each lost process until it ends cleanly.
 
     :param train: runs training to the end, from the newest checkpoint on
     """
-    if not _in_elastic_mode(world):
+    if not world.elastic:
         train()
         return
     common = importlib.import_module("horovod.common.elastic")
@@ -81,7 +77,7 @@ def run(world: Any, train: Callable[[], None]) -> None:
             raise lost_rank(exc) from exc
 
     exceptions = importlib.import_module("horovod.common.exceptions")
-    world.elastic_state = State(functions.broadcast_object, world.hvd.rank)
+    world.elastic_state = State(functions.broadcast_object, lambda: world.rank)
     try:
         common.run_fn(guarded, world.rendezvous_again)(world.elastic_state)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -25,8 +24,8 @@ class ParamSync:
     """
 
     def __init__(self, world: Any, settings: HorovodSettings, params: Sequence[Any]) -> None:
-        self._hvd, self._size = world.hvd, world.size
-        self._collective = world.collective
+        self._collectives, self._size = world.collectives, world.size
+        self._waiting = world.collective
         self._every_steps, self._every_seconds = sync_interval(settings)
         self._on_cpu = settings.horovod_avg_param_on_cpu
         self._params = [var for var in params if var.dtype.is_floating]
@@ -70,20 +69,16 @@ class ParamSync:
     def _run(self, weight: float, flags: list[float]) -> Any:
         if self._function is None:
             self._function = tf.function(self._emit, autograph=False)
-        with self._collective("averaging parameters"), self._device():
+        with self._waiting("averaging parameters"):
             sums = self._function(tf.constant(weight, "float32"), tf.constant(flags, "float64")).numpy()
         self._count += 1
         self._steps = 0
         return sums
 
-    def _device(self) -> Any:
-        return tf.device("/CPU:0") if self._on_cpu else contextlib.nullcontext()
-
     def _emit(self, weight: Any, flags: Any) -> Any:
         with tf.device("/CPU:0"):
-            total = self._hvd.allreduce(
-                tf.concat([[tf.cast(weight, "float64")], flags], 0), op=self._hvd.Sum, name="returnn.sync"
-            )
+            vector = tf.concat([[tf.cast(weight, "float64")], flags], 0)
+        total = self._collectives.sum(vector, "returnn.sync")
         active = total[0]
         for dtype in sorted({var.dtype.name for var in self._params}):
             variables = [var for var in self._params if var.dtype.name == dtype]
@@ -93,7 +88,7 @@ class ParamSync:
 
     def _means(self, variables: list[Any], weight: Any, active: Any, dtype: str) -> list[Any]:
         mine = [tf.where(weight > 0, var, tf.zeros_like(var)) for var in variables]
-        sums = self._hvd.grouped_allreduce(mine, op=self._hvd.Sum, name="returnn.params.%s" % dtype)
+        sums = self._collectives.sum_group(mine, "returnn.params.%s" % dtype, on_host=self._on_cpu)
         return [tf.math.divide_no_nan(value, tf.cast(active, value.dtype)) for value in sums]
 
 

@@ -145,7 +145,7 @@ class GradRanks(_Several):
 
     def __init__(self, world: Any, settings: HorovodSettings, net: Network) -> None:
         super().__init__(world, settings, net)
-        self._reduction = GradReduction(world.hvd, world.size, settings, net.plan.losses)
+        self._reduction = GradReduction(world.collectives, settings, net.plan.losses)
         self._steps = 0
         world.heartbeat.arrived = self._waits
         self._statistics = [

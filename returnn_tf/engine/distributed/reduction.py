@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 from returnn_tf.compiler.lower import Lowered
-from returnn_tf.config.settings.horovod import HorovodSettings
+from returnn_tf.config.settings.horovod import FP16, HorovodSettings
+from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.engine.update.gradients import Gradients, MetaGradients, global_norm
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = ("losses", "errors", "counts")
+
+SumGroup = Callable[[list[Any], str], list[Any]]
 
 
 class GradReduction:
@@ -26,16 +29,14 @@ class GradReduction:
     Losses are sums over frames or sequences, so their gradients are summed. A normalised loss (a mean over the batch)
     is weighted by the share of this rank's frames. Constraints do not depend on the batch and count once in total.
 
-    :param hvd: ``horovod.tensorflow``
-    :param size: number of ranks
     :param losses: of the network
     """
 
-    def __init__(self, hvd: Any, size: int, settings: HorovodSettings, losses: Sequence[LossNode]) -> None:
-        self._hvd = hvd
-        self._size = size
+    def __init__(self, collectives: Collectives, settings: HorovodSettings, losses: Sequence[LossNode]) -> None:
+        self._collectives = collectives
+        self._size = collectives.size
         self._average = settings.horovod_avg_grad
-        self._compression = getattr(hvd.Compression, settings.horovod_compression)
+        self._in_fp16 = settings.horovod_compression == FP16
         self._scales: dict[str, float] = {node.name: node.scale for node in losses}
         self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
         #: scalar of the traced step: seconds from this rank's gradients to those of all
@@ -66,7 +67,7 @@ class GradReduction:
         if names:
             mine = tf.stack([_times(tf.cast(graph.counts[name], "float64"), own) for name in names])
             # the gradient must not go through the counts
-            total = self._sum(tf.stop_gradient(mine), "returnn.counts")
+            total = self._collectives.sum(tf.stop_gradient(mine), "returnn.counts")
             for index, name in enumerate(names):
                 factors[name] = tf.math.divide_no_nan(mine[index], total[index])
         return factors
@@ -96,7 +97,7 @@ class GradReduction:
         with tf.control_dependencies([grad for _, grad in sorted(grads.raw.items())]):
             arrived = self.arrived.assign_add(1)
             start = tf.timestamp()
-        vector = self._sum(tf.concat([tf.stack(scalars), flags], 0), "returnn.scalars")
+        vector = self._collectives.sum(tf.concat([tf.stack(scalars), flags], 0), "returnn.scalars")
         sums = tf.unstack(vector[: len(scalars)])
         common: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
         for (kind, name), value in zip(named, sums):
@@ -124,7 +125,7 @@ class GradReduction:
         if not loss.is_mean:
             return own, 1.0
         mine = tf.cast(count, "float32") * own
-        total = self._sum(mine, "returnn.meta_count.%s" % loss.name)
+        total = self._collectives.sum(mine, "returnn.meta_count.%s" % loss.name)
         return tf.math.divide_no_nan(mine, total), self._size if self._average else 1.0
 
     def reduce_meta(self, meta: MetaGradients, flags: Any) -> MetaGradients:
@@ -134,35 +135,32 @@ class GradReduction:
         names = list(meta.values)
         parts = [tf.cast(meta.values[name], "float64") for name in names]
         parts += [tf.cast(meta.counts[name], "float64") * flags[0] for name in names]
-        sums = tf.unstack(self._sum(tf.stack(parts), "returnn.meta_scalars"))
+        sums = tf.unstack(self._collectives.sum(tf.stack(parts), "returnn.meta_scalars"))
         grads = self._sum_gradients(meta.grads, "returnn.meta_gradients")
         return MetaGradients(grads, dict(zip(names, sums)), dict(zip(names, sums[len(names) :])))
 
     def average(self, variables: list[Any], own: Any, active: Any) -> list[Any]:
         """Return the mean of variables over the ranks which had a batch; for statistics, e.g. running means."""
-        mine = [tf.where(own > 0, var, tf.zeros_like(var)) for var in variables]
-        values = self._hvd.grouped_allreduce(mine, op=self._hvd.Sum, name="returnn.statistics")
-        return [value / tf.cast(active, value.dtype) for value in values]
+        mine = {str(index): tf.where(own > 0, var, tf.zeros_like(var)) for index, var in enumerate(variables)}
+        sums = self._sum_by_dtype(mine, "returnn.statistics", self._collectives.sum_group)
+        return [value / tf.cast(active, value.dtype) for value in sums.values()]
 
     def _sum_gradients(self, grads: dict[str, Any], name: str) -> dict[str, Any]:
-        """Sum gradients in one message per dtype, so that the order of the sums is always the same."""
+        sums = self._sum_by_dtype(grads, name, self._sum_in_fp16 if self._in_fp16 else self._collectives.sum_group)
+        return {key: grad / self._size for key, grad in sums.items()} if self._average else sums
+
+    def _sum_by_dtype(self, tensors: dict[str, Any], name: str, sum_group: SumGroup) -> dict[str, Any]:
+        """Sum tensors in one message per dtype, so that the order of the sums is always the same."""
         result: dict[str, Any] = {}
-        for dtype in sorted({grad.dtype.name for grad in grads.values()}):
-            names = sorted(key for key, grad in grads.items() if grad.dtype.name == dtype)
-            summed = self._group([grads[key] for key in names], "%s.%s" % (name, dtype))
-            if self._average:
-                summed = [grad / self._size for grad in summed]
-            result.update(zip(names, summed))
-        return {name: result[name] for name in grads}
+        for dtype in sorted({tensor.dtype.name for tensor in tensors.values()}):
+            keys = sorted(key for key, tensor in tensors.items() if tensor.dtype.name == dtype)
+            result.update(zip(keys, sum_group([tensors[key] for key in keys], "%s.%s" % (name, dtype))))
+        return {key: result[key] for key in tensors}
 
-    def _group(self, tensors: list[Any], name: str) -> list[Any]:
-        packed = [self._compression.compress(tensor) for tensor in tensors]
-        summed = self._hvd.grouped_allreduce([tensor for tensor, _ in packed], op=self._hvd.Sum, name=name)
-        return [self._compression.decompress(tensor, context) for tensor, (_, context) in zip(summed, packed)]
-
-    def _sum(self, tensor: Any, name: str) -> Any:
-        with tf.device("/CPU:0"):
-            return self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
+    def _sum_in_fp16(self, tensors: list[Any], name: str) -> list[Any]:
+        dtype = tensors[0].dtype
+        summed = self._collectives.sum_group([tf.cast(tensor, "float16") for tensor in tensors], name)
+        return [tf.cast(tensor, dtype) for tensor in summed]
 
 
 def _times(value: Any, factor: Any) -> Any:

@@ -15,8 +15,10 @@ from typing import Any, Callable, Optional
 from returnn_tf.config import Config
 from returnn_tf.config.errors import HorovodDataError, HorovodError
 from returnn_tf.config.settings.horovod import HorovodSettings
-from returnn_tf.engine.distributed import elastic, library
+from returnn_tf.engine.distributed import elastic, horovod
+from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
+from returnn_tf.engine.distributed.horovod import HorovodCollectives
 from returnn_tf.engine.distributed.watchdog import Watchdog
 from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
@@ -39,6 +41,8 @@ class World:
     size = 1
     local_rank = 0
     local_size = 1
+    #: whether processes may leave and join during training
+    elastic = False
 
     def __init__(self) -> None:
         self.host = socket.gethostname()
@@ -101,15 +105,15 @@ class World:
         """
 
 
-class HorovodWorld(World):
-    """World of all processes that Horovod connects.
+class MultiProcessWorld(World):
+    """World of several processes.
 
-    :param hvd: ``horovod.tensorflow``, initialised
+    :param collectives: of the engine that connects them
     """
 
-    def __init__(self, hvd: Any) -> None:
+    def __init__(self, collectives: Collectives) -> None:
         super().__init__()
-        self.hvd = hvd
+        self.collectives = collectives
         self._hosts: list[str] = []
         self._watchdog: Optional[Watchdog] = None
         #: in elastic mode, during training
@@ -122,7 +126,7 @@ class HorovodWorld(World):
         :param timeout: seconds without progress of a rank until all end
         """
         self._hosts = self.gather(self.host)
-        if self.size > 1 and not elastic.requested():
+        if self.size > 1 and not self.elastic:
             self._watchdog = Watchdog(self, self.heartbeat, timeout)
             self._watchdog.on_abort = self.on_abort
             self._watchdog.begin()
@@ -140,9 +144,9 @@ class HorovodWorld(World):
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
         """Return the error for a lost rank, after giving the watchdog time to name it and end the process."""
-        if "orovod" not in str(exc) and "[gloo]" not in str(exc).lower():
+        if not self.collectives.is_lost_rank(exc):
             return None
-        if elastic.requested():
+        if self.elastic:
             return elastic.lost_rank(exc)
         time.sleep(_WATCHDOG_SECONDS)
         return HorovodDataError("Another rank has ended, or the connection to it is broken: %s" % exc)
@@ -166,8 +170,8 @@ class HorovodWorld(World):
 
     def rendezvous_again(self) -> None:
         """Get a new rank, in elastic mode, after processes have left or joined."""
-        self.hvd.shutdown()
-        self.hvd.init()
+        assert isinstance(self.collectives, HorovodCollectives)
+        self.collectives.restart()
         self.refresh()
         log.label = "" if self.is_chief else self.name
         self.on_abort.clear()
@@ -175,10 +179,15 @@ class HorovodWorld(World):
         if self.is_chief:
             log.warn("Continuing with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
 
+    @property
+    def elastic(self) -> bool:  # type: ignore[override]
+        """Return whether processes may leave and join during training."""
+        return self.collectives.elastic
+
     def refresh(self) -> None:
-        """Ask Horovod for rank and size, which change in elastic mode."""
-        self.rank, self.size = self.hvd.rank(), self.hvd.size()
-        self.local_rank, self.local_size = self.hvd.local_rank(), self.hvd.local_size()
+        """Take rank and size from the engine; they change in elastic mode."""
+        self.rank, self.size = self.collectives.rank, self.collectives.size
+        self.local_rank, self.local_size = self.collectives.local_rank, self.collectives.local_size
         os.environ[_ENVIRONMENT] = json.dumps([self.rank, self.size, self.local_rank, self.local_size])
 
     def hosts(self) -> list[str]:
@@ -189,31 +198,24 @@ class HorovodWorld(World):
         """Return whether the flag is true on some rank, by an allreduce of one number."""
         if self.size == 1:
             return bool(flag)
-        with self.collective("agreeing"), tf.device("/CPU:0"):
-            total = self.hvd.allreduce(tf.constant(float(bool(flag))), op=self.hvd.Sum, name="world.any")
-        return bool(float(total) > 0)
+        with self.collective("agreeing"):
+            return float(self.collectives.sum(tf.constant(float(bool(flag))), "world.any")) > 0
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, sent as JSON lines in one allgather."""
+        """Return the values of all ranks, sent as JSON."""
         if self.size == 1:
             return [value]
-        text = json.dumps(value).encode("ascii") + b"\n"
-        with self.collective("gathering"), tf.device("/CPU:0"):
-            sent = tf.constant(list(text), tf.uint8)
-            together = self.hvd.allgather(sent, name="world.gather").numpy().tobytes()
-        return [json.loads(line) for line in together.splitlines()]
+        with self.collective("gathering"):
+            contents = self.collectives.gather(json.dumps(value).encode("ascii"), "world.gather")
+        return [json.loads(content) for content in contents]
 
     def gather_values(self, value: Any) -> list[Any]:
         """Return the pickled values of all ranks; they come from trusted processes of the same run."""
         if self.size == 1:
             return [value]
-        content = pickle.dumps(value, protocol=4)
-        sizes = self.gather(len(content))
-        with self.collective("gathering results"), tf.device("/CPU:0"):
-            sent = tf.io.decode_raw(tf.constant(content), tf.uint8)
-            together = self.hvd.allgather(sent, name="world.gather_values").numpy().tobytes()
-        starts = [sum(sizes[:rank]) for rank in range(self.size)]
-        return [pickle.loads(together[start : start + size]) for start, size in zip(starts, sizes)]
+        with self.collective("gathering results"):
+            contents = self.collectives.gather(pickle.dumps(value, protocol=4), "world.gather_values")
+        return [pickle.loads(content) for content in contents]
 
     def barrier(self, what: str) -> None:
         """Wait for all ranks in an allgather."""
@@ -225,7 +227,7 @@ class HorovodWorld(World):
         if self.size == 1 or not variables:
             return
         with self.collective("sending parameters"):
-            self.hvd.broadcast_variables(variables, root_rank=0)
+            self.collectives.broadcast(variables)
 
 
 _started: list[World] = []  # the world of this process; empty before `start`
@@ -242,11 +244,11 @@ def start(config: Config) -> World:
     if not HorovodSettings(config).use_horovod:
         _warn_of_others()
         return World()
-    if not _started or not isinstance(_started[0], HorovodWorld):
+    if not _started or not isinstance(_started[0], MultiProcessWorld):
         timeout = HorovodSettings(config).horovod_timeout
-        world = HorovodWorld(library.load(timeout))
+        world = MultiProcessWorld(horovod.connect(timeout))
         # in elastic mode the number may have changed since this process was started
-        if HorovodSettings(config).horovod_check_world_size and not elastic.requested():
+        if HorovodSettings(config).horovod_check_world_size and not world.elastic:
             check_world_size(world.size)
         devices.set_up(config, world.local_rank, world.local_size)
         world.rendezvous(timeout)
