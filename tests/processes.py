@@ -20,9 +20,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import types
-from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO, NoReturn, Optional
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -133,16 +134,22 @@ def _end_forked(pid: int, requests: BinaryIO) -> None:
         os.waitpid(pid, 0)
 
 
-def serve() -> None:
-    """Fork for each line of the input. In the new process this runs the program, and returns at its end."""
+def serve() -> NoReturn:
+    """Fork for each line of the input. In the new process this runs the program, and ends with it."""
     import h5py  # noqa: F401
     import tensorflow  # noqa: F401
 
     import returnn_tf.cli.main
+    import returnn_tf.cli.run
     import returnn_tf.export.saved_model.run
+    from returnn_tf.datasets.core.registry import DATASETS
+    from returnn_tf.graph.registry import LAYERS
+    from returnn_tf.tasks.registry import TASKS
     from tests.loading import fork_loading
 
     assert returnn_tf.Network and returnn_tf.Trainer  # which are imported when they are used
+    for registry in (DATASETS, LAYERS, TASKS):  # as are their modules
+        registry.load()
     fork_loading()
     returnn_tf.export.saved_model.run._run_program = run_check
     sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]
@@ -157,11 +164,40 @@ def serve() -> None:
             os.setsid()
             if _fork_server():
                 continue
-            _become(*json.loads(line))
-            return
+            _end_with(_exit_code_of(lambda request=line: _become(*json.loads(request))))
         _tell(pid)
         _, status, usage = os.wait4(pid, 0)
         _tell(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime)
+    os._exit(0)
+
+
+def _exit_code_of(program: Callable[[], None]) -> int:
+    """Return what Python would exit with after a program, whose error is shown."""
+    try:
+        program()
+    except SystemExit as exc:
+        if exc.code is None or isinstance(exc.code, int):
+            return exc.code or 0
+        print(exc.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        return 1
+    return 0
+
+
+def _end_with(code: int) -> NoReturn:
+    """Wait for threads, call what was registered for the exit, and exit.
+
+    Python would free each object of TensorFlow's modules after that, which takes a second of computing.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # closed by the program
+        sys.stdout.flush()
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def _tell(*values: float) -> None:

@@ -43,3 +43,22 @@ def test_stop_within_program(tmp_path, monkeypatch):
             return
         time.sleep(0.01)
     raise AssertionError("the program still runs")
+
+
+@pytest.mark.parametrize(
+    "code, status, errors",
+    [
+        ("pass", 0, ""),
+        ("raise SystemExit(3)", 3, ""),
+        ("raise SystemExit('text')", 1, "text\n"),
+        ("raise SystemExit(None)", 0, ""),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+        ("import atexit, sys; atexit.register(print, 'end', file=sys.stderr)", 0, "end\n"),
+        ("import sys, threading; threading.Timer(0.1, print, ['late'], {'file': sys.stderr}).start()", 0, "late\n"),
+    ],
+)
+def test_end_of_program(code, status, errors):
+    """It exits as with Python, whose own end, with TensorFlow, it does not wait for."""
+    done = processes.run(["-c", "import sys; sys.stdout.write('kept')\n" + code])
+    assert (done.returncode, done.stdout) == (status, "kept") and done.stderr.endswith(errors)
+    assert bool(errors) == bool(done.stderr)
