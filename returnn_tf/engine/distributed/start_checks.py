@@ -10,13 +10,12 @@ from typing import Any
 from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import HorovodError
 from returnn_tf.config.settings import all_settings
+from returnn_tf.engine.distributed.differences import ABSENT, MAX_SHOWN, difference
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.fingerprint import as_text
 
 #: With ``horovod_dataset_distribution = "random_seed_offset"`` ranks may also differ in what each of them reads.
 OWN_DATA_KEYS = frozenset(["train"])
-_MAX_SHOWN = 5
-_ABSENT = "absent"
 
 Facts = Mapping[str, Mapping[str, str]]  # topic -> name -> value as text
 
@@ -35,7 +34,7 @@ def check_same(world: World, facts: Facts) -> None:
     for about in sorted(facts):
         by_rank = world.gather(digest(facts[about]))
         if len(set(by_rank)) > 1:
-            raise HorovodError(_difference(world, about, world.gather(dict(facts[about]))))
+            raise HorovodError(difference(about, world.gather(dict(facts[about])), world.hosts()))
 
 
 def different_names(world: World, facts: Mapping[str, str]) -> list[str]:
@@ -44,7 +43,7 @@ def different_names(world: World, facts: Mapping[str, str]) -> list[str]:
         return []
     by_rank = world.gather(dict(facts))
     names = sorted(set().union(*by_rank))
-    return [name for name in names if len({facts.get(name, _ABSENT) for facts in by_rank}) > 1][:_MAX_SHOWN]
+    return [name for name in names if len({facts.get(name, ABSENT) for facts in by_rank}) > 1][:MAX_SHOWN]
 
 
 def network_facts(net: Network, layers: Mapping[str, Any]) -> dict[str, str]:
@@ -61,28 +60,3 @@ def network_facts(net: Network, layers: Mapping[str, Any]) -> dict[str, str]:
 def digest(facts: Mapping[str, str]) -> str:
     """Return a hash of facts, which is exchanged first."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf8")).hexdigest()[:32]
-
-
-def _difference(world: World, about: str, by_rank: list[dict[str, str]]) -> str:
-    """Return e.g. "The ranks differ in their settings: batch_size: 5 on rank 0 (a), 6 on rank 1 (b)."."""
-    lines = []
-    names = sorted(set().union(*by_rank))
-    for name in names:
-        values: dict[str, list[int]] = {}
-        for rank, facts in enumerate(by_rank):
-            values.setdefault(facts.get(name, _ABSENT), []).append(rank)
-        if len(values) > 1:
-            lines.append("%s: %s" % (name, "; ".join(_who(world, *item) for item in values.items())))
-    more = len(lines) - _MAX_SHOWN
-    return "The ranks differ in their %s, but must train the same. %s%s" % (
-        about,
-        ". ".join(lines[:_MAX_SHOWN]),
-        " and %d more" % more if more > 0 else "",
-    )
-
-
-def _who(world: World, value: str, ranks: list[int]) -> str:
-    hosts = world.hosts()
-    shown = ", ".join("%d (%s)" % (rank, hosts[rank]) for rank in ranks[:_MAX_SHOWN])
-    more = ", ..." if len(ranks) > _MAX_SHOWN else ""
-    return "%s on rank%s %s%s" % (value, "" if len(ranks) == 1 else "s", shown, more)

@@ -7,11 +7,9 @@ no other, it is named on all ranks, and all of them end.
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import secrets
-import selectors
 import socket
 import sys
 import threading
@@ -19,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+from returnn_tf.engine.distributed.handshake import TOKEN_BYTES, Door, greet, listen
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.logging.log import log
 
@@ -26,12 +25,6 @@ EXIT_CODE = 1
 _BEAT = 1.0
 _CONNECT_SECONDS = 20.0
 _HERE = "127.0.0.1"
-_TOKEN_BYTES = 16
-#: What a rank sends first: the token, as hexadecimal digits, and its number. All of the same length, so that there is
-#: nothing to parse before the token is compared.
-_HELLO = b"%s%08d"
-_HELLO_BYTES = 2 * _TOKEN_BYTES + 8
-_MOST_STRANGERS = 64  # with connections at the same time; more, and the oldest one is closed
 _MOST_BYTES = 1 << 20  # of a message
 _LONG = 30.0  # factor on the patience in long phases (tracing, opening data, saving)
 _ALL_WAIT = 3.0  # factor on the patience if all ranks wait for each other: the network is broken
@@ -58,11 +51,11 @@ class Watchdog:
 
     def begin(self) -> None:
         """Connect to the chief and start the threads."""
-        token = secrets.token_hex(_TOKEN_BYTES)
+        token = secrets.token_hex(TOKEN_BYTES)
         together = self._world.local_size == self._world.size  # then nobody else needs to reach the chief
         server = None
         if self._world.is_chief:
-            server = socket.create_server((_HERE if together else "", 0), backlog=self._world.size + _MOST_STRANGERS)
+            server = listen(_HERE if together else "", 0, self._world.size)
         place = [[_HERE] if together else _addresses(), server.getsockname()[1], token] if server else None
         addresses, port, token = self._world.gather(place)[0]
         self._detector.expect(self._world.hosts())
@@ -92,44 +85,14 @@ class Watchdog:
             self._send_all({"failed": message, "rank": self._world.rank})
 
     def _accept(self, server: socket.socket, token: str) -> None:
-        """Accept the other ranks, for some seconds. Strangers don't keep them out, and end nothing.
-
-        Until a connection has sent the token, nothing of it is read but as many bytes as a rank sends.
-        """
+        """Accept the other ranks, for some seconds."""
         end = time.monotonic() + _CONNECT_SECONDS
-        server.setblocking(False)
-        said: dict[socket.socket, bytes] = {}  # by connections that haven't said all, oldest first
-        with selectors.DefaultSelector() as selector:
-            selector.register(server, selectors.EVENT_READ)
-            while len(self._links) < self._world.size - 1 and time.monotonic() < end:
-                for key, _ in selector.select(max(0.0, end - time.monotonic())):
-                    done: Optional[socket.socket] = None
-                    if key.fileobj is server:
-                        link = _accepted(server)
-                        if link is not None:
-                            said[link] = b""
-                            selector.register(link, selectors.EVENT_READ)
-                        if len(said) > self._world.size + _MOST_STRANGERS:
-                            done = next(iter(said))
-                    elif isinstance(key.fileobj, socket.socket) and key.fileobj in said:  # else: closed just now
-                        content = _received(key.fileobj, _HELLO_BYTES - len(said[key.fileobj]))
-                        said[key.fileobj] += content
-                        if not content or len(said[key.fileobj]) == _HELLO_BYTES:
-                            done = key.fileobj
-                    if done is not None:
-                        selector.unregister(done)
-                        self._welcome(done, said.pop(done), token)
-        for link in said:
-            link.close()
-
-    def _welcome(self, link: socket.socket, hello: bytes, token: str) -> None:
-        """Keep the connection if it is that of a rank."""
-        ours = token.encode("ascii")
-        if not hmac.compare_digest(hello[: len(ours)], ours) or len(hello) < _HELLO_BYTES:
-            link.close()
-            return
-        link.setblocking(True)
-        self._links[int(hello[len(ours) :])] = link
+        with Door(server, token, self._world.size) as door:
+            while len(self._links) < self._world.size - 1:
+                arrived = door.next(end - time.monotonic())
+                if arrived is None:
+                    return
+                rank, self._links[rank] = arrived
 
     def _connect(self, addresses: list[str], port: int, token: str) -> Optional[socket.socket]:
         local = self._world.hosts()[0] == self._world.host
@@ -137,7 +100,7 @@ class Watchdog:
             try:
                 link = socket.create_connection((address, port), timeout=_CONNECT_SECONDS / 4)
                 link.settimeout(None)
-                link.sendall(_HELLO % (token.encode("ascii"), self._world.rank))
+                greet(link, token, self._world.rank)
                 return link
             except OSError:
                 continue
@@ -203,25 +166,6 @@ class Watchdog:
 
 def _send(link: socket.socket, message: dict[str, Any]) -> None:
     link.sendall(json.dumps(message).encode("ascii") + b"\n")
-
-
-def _accepted(server: socket.socket) -> Optional[socket.socket]:
-    """Return a new connection, which doesn't block; None if it is gone again, or the process has no more files."""
-    try:
-        link, _ = server.accept()
-    except OSError:
-        time.sleep(0.01)
-        return None
-    link.setblocking(False)
-    return link
-
-
-def _received(link: socket.socket, most: int) -> bytes:
-    """Return the received bytes; b"" if the connection has ended."""
-    try:
-        return link.recv(most)
-    except OSError:
-        return b""
 
 
 def _addresses() -> list[str]:
