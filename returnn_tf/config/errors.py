@@ -63,7 +63,7 @@ class CheckpointError(ConfigError):
 
 
 class ClusterError(ConfigError):
-    """A job can't be submitted with these options."""
+    """A job can't be submitted with these options, or processes can't be started together in this way."""
 
     class_topic = "clusters"
 
@@ -219,6 +219,12 @@ class CheckpointDataError(DataError):
     """A checkpoint is missing, damaged, or can't be written."""
 
     class_topic = "checkpoints"
+
+
+class ClusterDataError(DataError):
+    """Processes that were started together don't find each other."""
+
+    class_topic = "clusters"
 
 
 class CodeDataError(DataError):

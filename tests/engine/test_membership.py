@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from returnn_tf.config import ConfigError
-from returnn_tf.engine.distributed.membership import Membership, find, host_of, port_of
+from returnn_tf.engine.distributed.membership import find, host_of, port_of
 
 
 def _launched(rank="1", local_rank="1", local_size="2", addresses="a:1001,a:1002,b:1001", **others):
@@ -32,8 +32,20 @@ def test_nothing_is_set():
     ],
 )
 def test_launched(environ, expected):
-    addresses = tuple(environ["RETURNN_TF_ADDRESSES"].split(","))
-    assert find(environ) == Membership(*expected, addresses)
+    found = find(environ)
+    assert (found.rank, found.size, found.local_rank, found.local_size) == expected
+    assert ",".join(found.addresses) == environ["RETURNN_TF_ADDRESSES"]
+
+
+def test_a_token_is_that_of_a_run():
+    """Equal for its ranks, another one with other addresses or another secret."""
+    of_ranks = {find(_launched(rank, rank, RETURNN_TF_SECRET="x")).token for rank in "01"}
+    others = {
+        find(_launched()).token,
+        find(_launched(RETURNN_TF_SECRET="y")).token,
+        find(_launched(addresses="a:1001,a:1002,b:1002", RETURNN_TF_SECRET="x")).token,
+    }
+    assert len(of_ranks) == 1 and len(others) == 3 and not of_ranks & others
 
 
 def test_parts_of_addresses():

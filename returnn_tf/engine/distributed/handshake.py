@@ -29,7 +29,10 @@ def listen(host: str, port: int, size: int) -> socket.socket:
     :param size: number of ranks
     :raises OSError: the port is in use
     """
-    return socket.create_server((host, port), backlog=size + _MOST_STRANGERS)
+    backlog = size + _MOST_STRANGERS
+    if host or not socket.has_dualstack_ipv6():
+        return socket.create_server((host, port), backlog=backlog)
+    return socket.create_server((host, port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
 
 
 def greet(link: socket.socket, token: str, rank: int) -> None:

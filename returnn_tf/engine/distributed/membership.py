@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
 from returnn_tf.config.errors import ClusterError
+from returnn_tf.engine.distributed.handshake import TOKEN_BYTES
 
+#: Set by ``returnn-tf launch``: a secret that its processes share.
+SECRET = "RETURNN_TF_SECRET"
+#: Set by the user: the first of the ports of a host, where only the hosts are known.
+PORT = "RETURNN_TF_PORT"
 #: Variables that ``returnn-tf launch`` sets for each of its processes.
 RANK, LOCAL_RANK, LOCAL_SIZE, ADDRESSES = _OWN = (
     "RETURNN_TF_RANK",
@@ -26,6 +32,8 @@ class Membership:
     :param local_rank: of this process among those on its host
     :param local_size: number of processes on its host
     :param addresses: ``host:port`` by rank, that of the leader first
+    :param source: what names the addresses, for messages
+    :param token: of the run: who doesn't know it is no rank
     """
 
     rank: int
@@ -33,6 +41,8 @@ class Membership:
     local_rank: int
     local_size: int
     addresses: tuple[str, ...]
+    source: str
+    token: str
 
 
 def find(environ: Mapping[str, str]) -> Optional[Membership]:
@@ -63,37 +73,41 @@ def _of_launcher(environ: Mapping[str, str]) -> Membership:
             "%s is set, but not %s. returnn-tf launch sets all of them: start the processes with it, or unset those "
             "that are left over" % (" and ".join(given), " and ".join(missing))
         )
-    addresses = tuple(environ[ADDRESSES].split(","))
+    addresses = environ[ADDRESSES].split(",")
     rank, local_rank, local_size = (_number(environ, name) for name in (RANK, LOCAL_RANK, LOCAL_SIZE))
-    return _checked(
-        Membership(rank, len(addresses), local_rank, local_size, addresses), ADDRESSES, "%s=%d" % (RANK, rank)
-    )
+    _check(rank, local_rank, local_size, addresses, ADDRESSES, "%s=%d" % (RANK, rank))
+    token = _token(environ.get(SECRET, ""), addresses)
+    return Membership(rank, len(addresses), local_rank, local_size, tuple(addresses), ADDRESSES, token)
 
 
-def _checked(found: Membership, source: str, place: str) -> Membership:
-    """Return the membership if it is consistent.
+def _check(rank: int, local_rank: int, local_size: int, addresses: Sequence[str], source: str, place: str) -> None:
+    """Check that what is known of a process is consistent.
 
     :param source: what names the addresses, for messages
     :param place: what states the rank
     """
-    for address in found.addresses:
+    for address in addresses:
         if not _is_address(address):
             raise ClusterError("%s: %r is not host:port, with a port from 1 to 65535" % (source, address))
-    twice = sorted({address for address in found.addresses if found.addresses.count(address) > 1})
+    twice = sorted({address for address in addresses if addresses.count(address) > 1})
     if twice:
         raise ClusterError("%s names %s for several ranks; each needs a port of its own" % (source, ", ".join(twice)))
-    if found.rank >= found.size:
+    if rank >= len(addresses):
         raise ClusterError(
-            "%s is not a rank of %d processes, whose addresses are those of %s" % (place, found.size, source)
+            "%s is not a rank of %d processes, whose addresses are those of %s" % (place, len(addresses), source)
         )
-    own = host_of(found.addresses[found.rank])
-    here = [rank for rank, address in enumerate(found.addresses) if host_of(address) == own]
-    if len(here) != found.local_size or here.index(found.rank) != found.local_rank:
+    own = host_of(addresses[rank])
+    here = [rank for rank, address in enumerate(addresses) if host_of(address) == own]
+    if len(here) != local_size or here.index(rank) != local_rank:
         raise ClusterError(
             "%s has local rank %d of %d, but by %s it has local rank %d of %d on %s"
-            % (place, found.local_rank, found.local_size, source, here.index(found.rank), len(here), own)
+            % (place, local_rank, local_size, source, here.index(rank), len(here), own)
         )
-    return found
+
+
+def _token(run: str, addresses: Sequence[str]) -> str:
+    """Return what all ranks of a run know, and others don't by mistake."""
+    return hashlib.sha256("\n".join([run, *addresses]).encode("utf8")).hexdigest()[: 2 * TOKEN_BYTES]
 
 
 def _is_address(text: str) -> bool:
