@@ -19,7 +19,9 @@ from returnn_tf.ops.after_product import dropout
 from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.ops.frames.skipped_padding import FramePacking
 from returnn_tf.ops.mixed_precision import reduced
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import Data, Dim, batch_dim
+from returnn_tf.tensor.dim_binding import have_same_origin
+from returnn_tf.tensor.match import union_of_axes
 from returnn_tf.util.lazy_tf import tf
 
 T = TypeVar("T")
@@ -203,7 +205,8 @@ class EmitContext:
 
     def _mask_by_frame(self, data: Data, axis: int) -> Any:
         dim = data.dims[axis]
-        over, lens = self.lowering.dims.lens_by_frame(dim)
+        of, lens = self._lens_of(dim)
+        over = of.dims
         for frames in over:
             if frames not in data.dims and not (frames.is_batch and data.batch_axis is not None):
                 raise DimError(
@@ -211,11 +214,67 @@ class EmitContext:
                     "that axis first, e.g. by dot with a query%s."
                     % (dim, frames, data, _KEEP_IN_LOOP if frames.is_loop else "")
                 )
+        targets = [data.batch_axis if d.is_batch else data.dims.index(d) for d in over]
+        return to_layout(tf.sequence_mask(lens, self.size(dim)), Data((*over, dim), "bool"), data, [*targets, axis])
+
+    def _lens_of(self, dim: Dim) -> tuple[Data, Any]:
+        """Return (the template of the lengths of a dim, the lengths), also of those that vary with other frames."""
+        if not self.differs_by_frame(dim):
+            lens = self.lens(dim)
+            return Data((batch_dim,) if lens.shape.rank else (), "int32"), lens
+        over, lens = self.lowering.dims.lens_by_frame(dim)
         if self.beam > 1 and dim not in self.lowering.dims.beam_dims:
             for i in [i for i, d in enumerate(over) if d.is_batch]:
                 lens = tf.repeat(lens, self.beam, axis=i)
-        targets = [data.batch_axis if d.is_batch else data.dims.index(d) for d in over]
-        return to_layout(tf.sequence_mask(lens, self.size(dim)), Data((*over, dim), "bool"), data, [*targets, axis])
+        return Data(over, "int32"), lens
+
+    def with_same_lens(self, x: Any, dim: Dim, other: Dim, hint: str) -> Any:
+        """Return a tensor that fails the step if two dims for one of its axes differ in their lengths.
+
+        Lengths that follow from the same ones may differ by a rounding: the plan has compared them.
+
+        :param dim: what the layer, or its source, has there
+        :param other: what takes its place
+        :param hint: how to fix it
+        """
+        if dim is other or not dim.is_dynamic() or have_same_origin(dim, other):
+            return x
+        (of, lens), (of_other, wanted) = self._lens_of(dim), self._lens_of(other)
+        if lens is wanted:
+            return x
+        dims = union_of_axes([of.dims, of_other.dims])
+        layout = Data(union_of_axes([(batch_dim,), dims]) if dims else (), "int32")
+        lens, wanted = to_layout(lens, of, layout), to_layout(wanted, of_other, layout)
+        same = tf.equal(lens, wanted)
+        frames = self.masks(layout, layout.dynamic_axes)
+        if frames is not None:
+            same = tf.logical_or(same, tf.logical_not(frames))
+        lens, wanted = (tf.broadcast_to(value, tf.shape(same)) for value in (lens, wanted))
+        message = "the axis %s must have the lengths of %s. %s" % (dim, other, hint)
+        by_seq = tf.reduce_all(same, axis=list(range(1, layout.rank))) if layout.rank else same
+        with tf.control_dependencies(self.require(by_seq, message, lengths=lens, instead_of=wanted)):
+            return tf.identity(x)
+
+    def require(self, good: Any, message: str, **shown: Any) -> list[Any]:
+        """Fail the step if a sequence of the batch violates the condition.
+
+        :param good: bool [batch], or a scalar for all sequences
+        :param message: what is wrong and how to fix it; layer path and class are prepended, the indices of the bad
+            sequences within the batch and ``shown`` appended
+        :param shown: name -> [batch, ...] or a scalar, printed for the bad sequences
+        :return: for ``tf.control_dependencies``, so that no other op fails earlier with a worse message
+        """
+        # TensorFlow escapes quotes in its output, so the message has none.
+        where = "Layer %s (class %s)" % (self.node.path, self.node.layer.class_name)
+        parts: list[Any] = ["%s: %s" % (where, message)]
+        if good.shape.rank:
+            bad = tf.cast(tf.reshape(tf.where(tf.logical_not(good)), [-1]), tf.int32)
+            shown = {name: tf.gather(values, bad) for name, values in shown.items()}
+            parts = [parts[0] + " The sequences of the batch, counted from 0:", bad]
+        for name, values in shown.items():
+            parts += ["%s:" % name.replace("_", " "), values]
+        op = tf.debugging.Assert(tf.reduce_all(good), parts, summarize=20)
+        return [] if op is None else [op]
 
     def seq_mask(self, dim: Dim) -> Any:
         """Return the bool mask [batch, size] of the valid frames, or [size] if all sequences have the same length."""

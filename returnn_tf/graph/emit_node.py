@@ -89,7 +89,12 @@ def emit_node(lowering: Lowering, node: Node) -> None:
 
 
 def _with_declared_sizes(ctx: EmitContext, value: Any, own: Data) -> Any:
-    """Cut or extend the value, and that before the activation, to the dims that the user declared."""
+    """Cut or extend the value, and that before the activation, to the dims that the user declared.
+
+    These have the same lengths; the padding may have another size.
+    """
+    for inferred, declared in zip(own.dims, ctx.node.output.dims):
+        value = ctx.with_same_lens(value, inferred, declared, "Declare another dim for this axis.")
     inner = ctx.aux(ctx.node, PRE_ACTIVATION)
     if inner is not None:
         ctx.set_aux(ctx.node, PRE_ACTIVATION, inner.changed(lambda x: fit_dims(x, own, ctx.node.output, ctx.size)))

@@ -134,22 +134,8 @@ class LossContext:
         return tf.broadcast_to(self.of_layer.lens(data.dims[time]), [batch])
 
     def require(self, good: Any, message: str, **shown: Any) -> list[Any]:
-        """Fail the step if a sequence of the batch violates the condition.
-
-        :param good: bool [batch]
-        :param message: what is wrong and how to fix it; layer path and class are prepended, the indices of the bad
-            sequences within the batch and ``shown`` appended
-        :param shown: name -> [batch], printed for the bad sequences
-        :return: for ``tf.control_dependencies``, so that no other op fails earlier with a worse message
-        """
-        bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
-        # TensorFlow escapes quotes in its output, so the message has none.
-        where = "Layer %s (class %s)" % (self.node.path, self.node.layer.class_name)
-        parts: list[Any] = ["%s: %s The sequences of the batch, counted from 0:" % (where, message), bad]
-        for name, values in shown.items():
-            parts += ["%s:" % name.replace("_", " "), tf.gather(values, bad)]
-        op = tf.debugging.Assert(tf.reduce_all(good), parts, summarize=20)
-        return [] if op is None else [op]
+        """Fail the step if a sequence of the batch violates the condition, see `EmitContext.require`."""
+        return self.of_layer.require(good, message, **shown)
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -20,14 +20,15 @@ class EnterLayer(Layer):
 
     :param axis: the axis of the source that the loop runs over
     :param loop_dim: the dim of that axis inside
+    :param declared: the dim that the config declares the axis to be, if it has another one
     """
 
     class_name = "enter"
     is_connector = True
 
-    def __init__(self, axis: int, loop_dim: Dim) -> None:
+    def __init__(self, axis: int, loop_dim: Dim, declared: Optional[Dim] = None) -> None:
         super().__init__()
-        self._axis, self._loop_dim = axis, loop_dim
+        self._axis, self._loop_dim, self._declared = axis, loop_dim, declared
 
     @property
     def _loop(self) -> str:
@@ -44,6 +45,8 @@ class EnterLayer(Layer):
         x, dim = ctx.source(), self.source.output.dims[self._axis]
         if dim.as_kind(DimKind.LOOP) is self._loop_dim or not ctx.has_lens(self._loop_dim):
             return x
+        if self._declared is not None:
+            x = ctx.with_same_lens(x, dim, self._declared, "The loop names it by its option axis.")
         size, steps = ctx.size(dim), ctx.size(self._loop_dim)
         text = "Layer %r: %r has fewer frames than the loop has steps. Longest sequence and steps:"
         text %= (self._loop, self.source.path)

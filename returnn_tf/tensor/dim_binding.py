@@ -1,8 +1,9 @@
 """Dims that the user declares for axes of a result, and the dims that the layer infers there.
 
 A declared dim whose lengths nothing defines becomes the inferred one: from then on its name means that dim, and the
-inferred dim has its name as well. A declared dim with known lengths takes the place of the inferred one in the output;
-the axis is then cut or extended to its size.
+inferred dim has its name as well. A declared dim with known lengths takes the place of the inferred one in the output:
+the lengths must be the same, which is checked while the network runs where the plan can't know it. Lengths of the same
+origin may differ by roundings, as those of a convolution and its inverse; the axis is cut or extended to the size.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Optional
 from returnn_tf.config.errors import DimError
 from returnn_tf.tensor.data import Data
 from returnn_tf.tensor.dim import EXTERN_PREFIX, Dim
+from returnn_tf.tensor.dim_expr import added, terms_of
 from returnn_tf.tensor.dim_names import DimNames
 from returnn_tf.tensor.match import union_of_axes
 
@@ -109,7 +111,7 @@ class DeclaredDims:
         if declared.size is not None:
             return declared
         if known:
-            if _differ_in_scale(declared, definition):
+            if always_differ(declared, definition):
                 raise DimError(
                     "the declared dim %s does not match, the result has %s there. Declare another dim for this axis."
                     % (self._with_given_name(declared), definition)
@@ -135,10 +137,18 @@ def _is_automatic(dim: Dim) -> bool:
     return dim.description.startswith(EXTERN_PREFIX) and dim.is_dynamic()
 
 
-def _differ_in_scale(a: Dim, b: Dim) -> bool:
-    """Return whether the lengths of two dims of the same origin differ by more than roundings and margins."""
-    if a.size is not None or _origins(a) != _origins(b):
+def have_same_origin(a: Dim, b: Dim) -> bool:
+    """Return whether the lengths of two dims follow from those of the same dims, so that the plan can compare them."""
+    return _origins(a) == _origins(b)
+
+
+def always_differ(a: Dim, b: Dim) -> bool:
+    """Return whether the lengths of two dims of the same origin differ by more than roundings and their margins."""
+    if a.size is not None or not have_same_origin(a, b):
         return False
+    difference = added(terms_of(a), terms_of(b), -1)
+    if not any(difference):  # a number, without dims
+        return bool(difference)
     x, y = _size_at(a, _MANY), _size_at(b, _MANY)
     return bool(abs(x - y) > 0.01 * max(x, y))
 

@@ -9,6 +9,7 @@ import pytest
 
 from returnn_tf import Config, ConfigError, Network
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
+from returnn_tf.util.lazy_tf import tf
 
 TIME, FEAT, OTHER = SpatialDim("time"), FeatureDim("feat", 4), SpatialDim("other")
 EXTERN = {"data": {"dim_tags": [batch_dim, TIME, FEAT]}, "other": {"dim_tags": [batch_dim, OTHER]}}
@@ -54,15 +55,15 @@ def layer_of(name: str, dim: Any) -> dict[str, Any]:
     return {**layer, option: [dim] if is_list else dim}
 
 
-def run(layers: dict[str, Any]) -> Any:
+def run(layers: dict[str, Any], lens: Any = LENS, other_lens: Any = OTHER_LENS) -> Any:
     """Return the results of all layers with is_output_layer; parameters are the same in all networks."""
     settings = {"extern_data": EXTERN, "network": {**HELPERS, **layers}, "behavior_version": 21}
     net = Network.from_config(Config(settings))
     net.set_param_values({name: np.random.RandomState(0).normal(size=p.shape) * 0.5 for name, p in net.params.items()})
     rng = np.random.RandomState(1)
-    feed = {"data": rng.normal(size=(2, 5, 4)).astype("float32"), "data/size0": np.array(LENS, "int32")}
-    feed.update({"other": rng.normal(size=(2, 6)).astype("float32"), "other/size0": np.array(OTHER_LENS, "int32")})
-    return net.run(feed).layers
+    feed = {"data": rng.normal(size=(2, 5, 4)).astype("float32"), "data/size0": np.array(lens, "int32")}
+    other = rng.normal(size=(2, 2 + max(other_lens))).astype("float32")  # more padding than needed
+    return net.run({**feed, "other": other, "other/size0": np.array(other_lens, "int32")}).layers
 
 
 def new_axis(result: Any) -> int:
@@ -92,21 +93,55 @@ def test_a_free_dim_becomes_the_inferred_one(name: str) -> None:
         np.testing.assert_allclose(found["sum"].value, (plain.value * mask).sum(axis), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("lens", [LENS, [5, 5]])
 @pytest.mark.parametrize("name", WITH_OPTION)
-def test_a_dim_with_lengths_takes_the_place_of_the_inferred_one(name: str) -> None:
-    layers = {"output": layer_of(name, OTHER), "plain": {**layer_of(name, None), "is_output_layer": True}}
-    layers["with_other"] = {"class": "combine", "kind": "add", "from": ["as_float", "data:other"]}
-    layers["as_float"] = {"class": "cast", "dtype": "float32", "from": "output"}
-    layers["with_other"].update({"is_output_layer": True, "allow_broadcast_all_sources": True})
-    found = run(layers)
-    output, plain = found["output"], found["plain"]
+def test_a_dim_with_lengths_takes_the_place_of_the_inferred_one(name: str, lens: list[int]) -> None:
+    plain = run({"output": layer_of(name, None)}, lens)["output"]
     axis = new_axis(plain)
-    assert output.sizes[axis].tolist() == OTHER_LENS and output.value.shape[axis] == max(OTHER_LENS)
+    layers = {
+        "output": layer_of(name, OTHER),
+        "as_float": {"class": "cast", "dtype": "float32", "from": "output"},
+        "with_other": {"class": "combine", "kind": "add", "from": ["as_float", "data:other"]},
+    }
+    layers["with_other"].update({"is_output_layer": True, "allow_broadcast_all_sources": True})
+    found = run(layers, lens, plain.sizes[axis])
+    output = found["output"]
+    assert output.sizes[axis].tolist() == plain.sizes[axis].tolist()
     both = min(output.value.shape[axis], plain.value.shape[axis])
     got, rest = np.split(output.value, [both], axis=axis)
     np.testing.assert_allclose(got, np.split(plain.value, [both], axis=axis)[0], rtol=1e-6)
     assert not rest.any()
     assert len(found["with_other"].axes) == max(len(output.axes), 2)  # one axis, not two
+
+
+@pytest.mark.parametrize("name", WITH_OPTION)
+def test_other_lengths_than_those_of_the_declared_dim(name: str) -> None:
+    plain = run({"output": layer_of(name, None)})["output"]
+    lens = plain.sizes[new_axis(plain)] + [0, 1]
+    message = (
+        r"Layer output .* must have the lengths of other\. Declare another dim .*"
+        r"sequences of the batch, counted from 0:\] \[1\] \[lengths:\] \[%d\] \[instead of:\] \[%d\]"
+        % (lens[1] - 1, lens[1])
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        run({"output": layer_of(name, OTHER)}, other_lens=lens)
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_lengths_by_frame_of_a_declared_dim(good: bool) -> None:
+    """All frames of a sequence must have its length there; those in the padding do not count."""
+    text = "0 * tf.range(5)[None] + tf.constant([[2], [0]])" if good else "tf.range(5)[None]"
+    layers = {
+        "shape": {"class": "reduce", "mode": "sum", "axis": "F", "from": "data"},
+        "start": {"class": "eval", "eval": "tf.cast(0 * source(0), tf.int32) + " + text, "from": "shape",
+            "out_type": {"dtype": "int32"}},
+        "output": {"class": "slice_nd", "start": "start", "from": "data", "out_spatial_dim": OTHER},
+    }  # fmt: skip
+    if good:
+        assert run(layers, other_lens=[3, 3])["output"].sizes[2].tolist() == [3, 3]
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Layer output .* must have the lengths of other"):
+            run(layers, other_lens=[3, 3])
 
 
 @pytest.mark.parametrize("name", WITH_OPTION)
@@ -124,8 +159,11 @@ def test_two_layers_can_declare_one_dim() -> None:
     sliced = {"class": "slice_nd", "size": "count", "from": "data", "out_spatial_dim": SpatialDim("short")}
     second = {**sliced, "size": "half", "out_spatial_dim": sliced["out_spatial_dim"]}
     layers = {"half": {"class": "eval", "eval": "source(0) // 2", "from": "len"}, "a": sliced, "b": second}
-    found = run({**layers, "output": {"class": "combine", "kind": "add", "from": ["a", "b"]}})
-    assert found["output"].sizes[1].tolist() == [4, 2]  # the first layer defines the lengths
+    layers["output"] = {"class": "combine", "kind": "add", "from": ["a", "b"]}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"Layer b .* must have the lengths of short"):
+        run(layers)  # the first layer defines the lengths
+    layers["half"]["eval"] = "source(0) - 1"
+    assert run(layers)["output"].sizes[1].tolist() == [4, 2]
 
 
 def test_an_expression_of_a_free_dim() -> None:
@@ -219,6 +257,10 @@ DOWN = SpatialDim("down")
         ({"output": _pool(2, "data", TIME)}, r"the declared dim time does not match, the result has ceil\(time/2\)"),
         ({"output": {"class": "repeat", "axis": "T", "repetitions": 2, "out_dim": TIME, "from": "data"}},
          r"the declared dim time does not match, the result has time\*2"),
+        ({"output": {"class": "pad", "axes": "T", "padding": (1, 2), "out_dims": [TIME], "from": "data"}},
+         r"the declared dim time does not match, the result has time\+3"),
+        ({"output": {"class": "slice", "axis": "T", "slice_start": 1, "out_dim": TIME, "from": "data"}},
+         r"the declared dim time does not match, the result has time-1"),
         ({"output": {"class": "merge_dims", "axes": [TIME, FEAT, TIME], "from": "data"}}, "names time of .* twice"),
         ({"output": {"class": "merge_dims", "axes": [FEAT, "F"], "from": "data"}}, "names feat=4 of .* twice"),
     ],

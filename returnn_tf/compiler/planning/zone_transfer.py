@@ -96,7 +96,8 @@ class ZoneTransfer:
         if self._entered is None:
             source = rec_layer(self._owner).input_node(PlanContext(self._owner, self._parent))
             loop_dim = loop_dim_for(dim) if self._layers.has_end else self.loop_dim
-            self._entered = self._add(self._parent, "source", EnterLayer(axis, loop_dim), source)
+            declared = self._axis.time_dim if self._layers.knows_axis else None
+            self._entered = self._add(self._parent, "source", EnterLayer(axis, loop_dim, declared), source)
         return self.transfer(self._entered, Zone.BEFORE, to)
 
     def target(self, to: Zone, key: str) -> Optional[Node]:

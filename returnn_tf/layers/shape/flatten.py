@@ -215,15 +215,11 @@ class UnflattenNdLayer(ConcatInputLayer, Planned[UnflattenNdPlan]):
 
     def _new_dim(self, ctx: PlanContext, index: int) -> Dim:
         same = (self.declare_same_sizes_as or {}).get(index)
-        if same is not None:
-            dim: Optional[Dim] = same.output.time_dim
-            if dim is None:
-                raise ctx.error("declare_same_sizes_as: layer %r has no time axis." % same.path)
-            return dim
         declared: Optional[Dim] = self.out_dims[index] if self.out_dims is not None else None
-        if declared is not None and declared.size is None and ctx.planner.node_with_dim(self.node, declared):
-            ctx.depend_on_dim(declared)
-            return declared
+        if same is not None:
+            declared = same.output.time_dim
+            if declared is None:
+                raise ctx.error("declare_same_sizes_as: layer %r has no time axis." % same.path)
         return ctx.bind(declared, ctx.new_spatial(None, "%%s:unflatten-nd:%d" % index))
 
     def emit(self, ctx: EmitContext) -> Any:
