@@ -13,7 +13,10 @@ from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.ops.frames.pad import fit_axis
+from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.dim_binding import always_differ
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -22,9 +25,11 @@ class RecUnstackPlan(LayerPlan):
     """The plan of `RecUnstackLayer`.
 
     :param axis: the axis whose entries the steps get
+    :param steps: the dim of the steps, if it is known before the loop
     """
 
     axis: int
+    steps: Optional[Dim]
 
 
 @register_layer("rec_unstack")
@@ -54,34 +59,41 @@ class RecUnstackLayer(Planned[RecUnstackPlan]):
         if not ctx.in_step and ctx.loop_dim is None:
             raise LoopError("takes the frame of a step: put it into the unit of a 'rec' layer.")
         axis = unstacked_axis(ctx, data, self.axis)
-        _check_number_of_steps(ctx, data, data.dims[axis])
+        steps = _number_of_steps(ctx, data, data.dims[axis])
         if ctx.loop_dim is None:
-            return RecUnstackPlan(data.without_axes([axis]), axis)
+            return RecUnstackPlan(data.without_axes([axis]), axis, steps)
         if ctx.loop_dim in data.dims:
             raise LoopError("the source %s is a layer of the loop; name an outer one, e.g. 'base:encoder'." % data)
         time = None if data.time_axis == axis else data.time_axis
-        return RecUnstackPlan(data.with_dim(axis, ctx.loop_dim).replace(time_axis=time), axis)
+        return RecUnstackPlan(data.with_dim(axis, ctx.loop_dim).replace(time_axis=time), axis, steps)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit no op before the loop, a slice in a step."""
-        x = ctx.source()
-        if self.node.output.rank == self.source.output.rank:
-            return x
-        return tf.gather(x, ctx.lowering.loop.index, axis=self.plan.axis)
+        x, axis, index = ctx.source(), self.plan.axis, ctx.lowering.loop.index
+        dim, steps = self.source.output.dims[axis], self.plan.steps
+        moved = self.node.output.rank == self.source.output.rank
+        if steps is not None and steps is not dim:
+            x = ctx.with_same_lens(x, dim, steps, "The loop takes a frame of it in each step.")
+            if moved:
+                return fit_axis(x, axis, ctx.size(steps))
+            index = tf.minimum(index, size_of(x, axis) - 1)  # its padding may be shorter
+        return x if moved else tf.gather(x, index, axis=axis)
 
 
-def _check_number_of_steps(ctx: PlanContext, data: Data, dim: Dim) -> None:
-    """Check that an axis has a frame for each step, as far as the sizes are known.
+def _number_of_steps(ctx: PlanContext, data: Data, dim: Dim) -> Optional[Dim]:
+    """Return the dim of the steps, if it is known before the loop.
 
-    :raises ConfigError: either the axis or the steps have a static size, or both have another one
+    :param dim: of the axis with a frame for each step
+    :raises ConfigError: it has another number of frames
     """
     steps = ctx.planner.iterated_dim
-    if steps is not None and steps.size != dim.size:
+    if steps is not None and (steps.size != dim.size or always_differ(dim, steps)):
         raise LoopError(
             "takes a frame of the axis %s of the source %s in each step, but the loop runs over %s. Name the axis with "
             "a frame for each step by the option 'axis', or use the source itself, which is the same in all steps."
             % (dim, data, steps)
         )
+    return steps
 
 
 def unstacked_axis(ctx: PlanContext, data: Data, axis: Any) -> int:

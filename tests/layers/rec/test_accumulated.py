@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
+from returnn_tf.util.lazy_tf import tf
 from tests.layers.nets import LENS, STATIC, TIME, feed, net_of, run, template
 
 H = {"class": "linear", "activation": "tanh", "n_out": 3, "from": ["data:source", "prev:h"]}
@@ -169,6 +170,53 @@ def test_unstack_along_another_axis_than_that_of_the_loop(moved, x, options, mat
     with pytest.raises(ConfigError, match=match) as info:
         template(network)
     assert "Layer 'loop/x'" in str(info.value)
+
+
+POOLED = {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "from": "data"}
+
+
+def unstacked_twice(moved, second):
+    """Return a loop over the frames of `data` that takes a frame of another layer, too, in each step."""
+    network = unstacked(moved, {"from": "base:data", "declare_rec_time": True})
+    unit = network["loop"]["unit"]
+    unit["y"] = {"class": "rec_unstack", "from": "base:" + second}
+    unit["output"] = {"class": "combine", "kind": "add", "from": ["x", "y"]}
+    return {**network, "pooled": POOLED, "loss": {**network["loss"], "from": "output"}}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_unstack_of_pooled_frames_beside_all(moved):
+    with pytest.raises(ConfigError, match=r"'loop/y' .* axis ceil\(time/2\) of the source .* the loop runs over time"):
+        template(unstacked_twice(moved, "pooled"))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("frames", [4, 6])
+def test_unstack_of_another_axis_with_the_same_lengths(moved, frames):
+    network = unstacked_twice(moved, "data:other")
+    arrays = feed(other=np.ones([3, frames, 3]))
+    out = net_of(network).run(arrays, with_grad=True).layers["output"]
+    np.testing.assert_allclose(out.value, arrays["data"] + 1, rtol=1e-6)
+    arrays["data/size0"] = LENS - 1
+    arrays["data"] = np.pad(arrays["data"], [(0, 0), (0, 3), (0, 0)])  # other paddings
+    message = (
+        r"Layer loop/y .* must have the lengths of time\. .* \[0 1 2\] \[lengths:\] \[4 2 3\] \[instead of:\] \[3 1 2\]"
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        net_of(network).run(arrays)
+    arrays["other/size0"] = LENS - 1
+    assert net_of(network).run(arrays).layers["output"].sizes[1].tolist() == (LENS - 1).tolist()
+
+
+def test_source_along_an_axis_of_other_lengths():
+    network = unstacked(True, {"from": "base:data", "axis": TIME})
+    network["loop"].update({"from": "data:other", "axis": TIME})
+    network["loop"]["unit"]["output"] = {"class": "combine", "kind": "add", "from": ["x", "data:source"]}
+    arrays = feed()
+    np.testing.assert_allclose(run(network, arrays)["output"].value, arrays["data"] + arrays["other"], rtol=1e-6)
+    arrays["other/size0"] = np.array([4, 3, 3], "int32")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"Layer loop/source .* must have the lengths of time\."):
+        run(network, arrays)
 
 
 @pytest.mark.parametrize("moved", [False, True])
