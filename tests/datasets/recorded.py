@@ -70,7 +70,8 @@ def check_resumption(dataset: Dataset, epoch: int, **options: Any) -> None:
     every = list(dataset.batches(epoch, **options))
     seqs = [0, *(1 + max(position for parts in batch.slices.values() for position, _, _ in parts) for batch in every)]
     for start in range(1, len(every) + 1):
-        for known in ({}, {"start_seq": seqs[start]}):
+        resume = json.loads(json.dumps(every[start - 1].resume))
+        for known in ({}, {"start_seq": seqs[start]}, {"start_seq": seqs[start], "resume": resume}):
             rest = list(dataset.batches(epoch, start_batch=start, **known, **options))
             assert len(rest) == len(every) - start
             for batch, other in zip(rest, every[start:]):

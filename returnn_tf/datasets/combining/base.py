@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,6 +228,14 @@ class Link:
     offset: int = 0
 
 
+class _Place(NamedTuple):
+    """A place in a chain: the number of the link, the position in it, and that in the epoch of all processes."""
+
+    link: int
+    local: int
+    overall: int
+
+
 class ChainedEpoch(EpochReader):
     """The sequences of several inner epochs one after the other, or this process's share of them.
 
@@ -238,11 +247,12 @@ class ChainedEpoch(EpochReader):
         super().__init__(dataset, epoch, keys)
         self._links = links
         self._share = share
-        self._walk: Iterator[tuple[Link, int]] = self._all_places()
-        if share is not None:
-            self._walk = share.of_stream(self._walk)
-        self._places: dict[int, tuple[Link, int]] = {}
+        self._begin = _Place(0, 0, 0)
+        self._walk = self._shared_places()
+        self._places: dict[int, _Place] = {}
         self._num_found = 0
+        self._is_counted = self._counts() is not None  # before anything is read
+        self._first = 0  # link that is not released
         self._ended = False
 
     def only_count(self, keys: Collection[str]) -> None:
@@ -251,22 +261,73 @@ class ChainedEpoch(EpochReader):
         for link in self._links:
             link.reader.only_count(keys)
 
-    def _all_places(self) -> Iterator[tuple[Link, int]]:
-        for link in self._links:
-            position = 0
-            while link.reader.has(position):
-                yield link, position
-                position += 1
+    def _all_places(self, start: _Place) -> Iterator[_Place]:
+        first, local, count = start
+        for number in range(first, len(self._links)):
+            while self._links[number].reader.has(local):
+                yield _Place(number, local, count)
+                local, count = local + 1, count + 1
+            local = 0
+
+    def _shared_places(self) -> Iterator[_Place]:
+        """Return the places of this process from the begin on."""
+        places = self._all_places(self._begin)
+        return places if self._share is None else self._share.of_stream(places, self._begin.overall)
+
+    def _counts(self) -> Optional[list[int]]:
+        """Return the numbers of sequences of the inner epochs, of passed ones their sum; None if one is not known."""
+        number, local, count = self._begin
+        passed = [count - local, *([0] * (number - 1))] if number else []
+        counts = [link.reader.num_seqs for link in self._links[number:]]
+        return None if None in counts else [*passed, *(count for count in counts if count is not None)]
+
+    def resume(self, position: int) -> Any:
+        """Return the place behind this position, if positions of the inner epochs alone do not give it."""
+        if position not in self._places:
+            return None
+        number, local, count = self._places[position]
+        inner = self._links[number].reader.resume(local)
+        return None if inner is None and self._is_counted else [number, local + 1, count + 1, inner]
+
+    def jump(self, position: int, resume: Any = None) -> None:
+        """Pass over the sequences before a position; those of an inner stream may have to be read."""
+        inner = None
+        if resume is not None:
+            *place, inner = resume
+            begin = _Place(*place)
+        else:
+            counts = self._counts()
+            if counts is None:
+                super().jump(position)
+                return
+            begin = self._place_of(position, counts)
+        if begin.local:
+            self._links[begin.link].reader.jump(begin.local, inner)
+        self._begin, self._num_found = begin, position
+        self._walk = self._shared_places()
+
+    def _place_of(self, position: int, counts: Sequence[int]) -> _Place:
+        """Return the place from which on a position of this process is the next one.
+
+        :param counts: sequences of the inner epochs
+        """
+        ends = np.cumsum(counts)
+        count = min(position, int(ends[-1]))
+        if self._share is not None:
+            own = self._share.of_order(np.arange(ends[-1]))
+            count = int(own[position]) if position < len(own) else int(ends[-1])
+        number = min(int(np.searchsorted(ends, count, side="right")), len(counts) - 1)
+        return _Place(number, count - int(ends[number]) + counts[number], count)
 
     @property
     def num_seqs(self) -> Optional[int]:
         """Return the number of sequences in this epoch; None as long as that of an inner one is not known."""
         if self._ended:
             return self._num_found
-        counts = [link.reader.num_seqs for link in self._links]
-        if None in counts:
+        counts = self._counts()
+        if counts is None:
             return None
-        total = sum(count for count in counts if count is not None)
+        total = sum(counts)
         return total if self._share is None else len(self._share.of_order(np.arange(total)))
 
     def has(self, position: int) -> bool:
@@ -283,7 +344,8 @@ class ChainedEpoch(EpochReader):
     def _place(self, position: int) -> tuple[EpochReader, int, int]:
         if not self.has(position):
             raise IndexError("%r has no position %d in epoch %d" % (self.dataset, position, self.epoch))
-        link, local = self._places[position]
+        number, local, _ = self._places[position]
+        link = self._links[number]
         return link.reader, local, link.offset
 
     def index(self, position: int) -> int:
@@ -327,9 +389,14 @@ class ChainedEpoch(EpochReader):
     def release(self, position: int) -> None:
         """Drop the sequences before this position."""
         super().release(position)
-        for old in [old for old in self._places if old < position]:
-            link, local = self._places.pop(old)
-            link.reader.release(local + 1)
+        for old in [old for old in self._places if old < position - 1]:
+            del self._places[old]
+        if position - 1 in self._places:
+            last = self._places[position - 1]
+            for link in self._links[self._first : last.link]:
+                link.reader.release(sys.maxsize)
+            self._first = last.link
+            self._links[last.link].reader.release(last.local + 1)
 
     def close(self) -> None:
         """Close the inner epochs."""

@@ -24,6 +24,7 @@ from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import is_int
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.stream import StreamDataset
+from returnn_tf.util.random_state import set_state, state_of
 
 _MIXED = ("random_dataset", "interleave")
 _OF_STREAMS = ("default", "reverse", "reversed", *_MIXED)
@@ -269,9 +270,14 @@ class CombinedDataset(StreamDataset):
     def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Yield the sequences of all datasets in the order of the epoch."""
         chooser = self._chooser(epoch)
+        first, state, *places = how.get("resume") or (0, None, *([(0, 0, None)] * len(self._inner)))
+        if state is not None:
+            set_state(chooser.rng, state)
         with contextlib.ExitStack() as stack:
-            sources = [stack.enter_context(SourceEpoch(dataset, epoch)) for dataset in self._inner]
-            for index in itertools.count():
+            sources = [
+                stack.enter_context(SourceEpoch(dataset, epoch, *place)) for dataset, place in zip(self._inner, places)
+            ]
+            for index in itertools.count(first):
                 left = {number: source for number, source in enumerate(sources) if source.has_next()}
                 if not left:
                     return
@@ -279,8 +285,13 @@ class CombinedDataset(StreamDataset):
                 remaining = {number: source.remaining for number, source in left.items()}
                 number = chooser.next(fractions, remaining)
                 sequence = sources[number].next()
+                state = None if chooser.rng is None else state_of(chooser.rng)
                 yield dataclasses.replace(
-                    sequence, index=index, data=self._mapped(number, sequence.data, list(self._formats)), complete=None
+                    sequence,
+                    index=index,
+                    data=self._mapped(number, sequence.data, list(self._formats)),
+                    complete=None,
+                    resume=[index + 1, state, *(source.place for source in sources)],
                 )
 
     def _chooser(self, epoch: int) -> Any:
@@ -365,7 +376,7 @@ class Interleave:
 
     def __init__(self, scale: Scale, seed: int):
         self._scale = scale
-        self._rng = np.random.RandomState(seed)
+        self.rng = None if scale is None else np.random.RandomState(seed)
 
     def next(self, fractions: dict[int, float], remaining: dict[int, float]) -> int:
         """Return the number of the dataset to read next.
@@ -374,10 +385,10 @@ class Interleave:
         :param remaining: likewise, how many sequences are not read yet
         """
         numbers = sorted(fractions)
-        if self._scale is None:
+        if self.rng is None or self._scale is None:
             return min(numbers, key=lambda number: (fractions[number], number))
         scale = 1.0 - max(fractions.values()) if isinstance(self._scale, str) else float(self._scale)
-        noise = self._rng.gumbel(size=len(numbers))
+        noise = self.rng.gumbel(size=len(numbers))
         scores = [math.log(max(remaining[number], 1)) + scale * float(value) for number, value in zip(numbers, noise)]
         return numbers[int(np.argmax(scores))]
 
@@ -398,17 +409,19 @@ class RandomDataset:
     """Chooses among datasets of unknown number in proportion to what is estimated to remain of each."""
 
     def __init__(self, seed: int):
-        self._rng = np.random.RandomState(seed)
+        self.rng = np.random.RandomState(seed)
 
     def next(self, fractions: dict[int, float], remaining: dict[int, float]) -> int:
         """Return the number of the dataset to read next, of those in the arguments of `Interleave.next`."""
         numbers = sorted(remaining)
         weights = np.array([max(remaining[number], 1.0) for number in numbers])
-        return int(self._rng.choice(numbers, p=weights / weights.sum()))
+        return int(self.rng.choice(numbers, p=weights / weights.sum()))
 
 
 class InOrder:
     """Chooses the first dataset that is not exhausted, or the last one."""
+
+    rng = None
 
     def __init__(self, *, backwards: bool = False):
         self._choose = max if backwards else min
@@ -430,13 +443,20 @@ def sampled(count: int, size: Optional[int], epoch: int) -> NDArray[Any]:
 
 
 class SourceEpoch:
-    """The sequences of one dataset in an epoch, one read ahead."""
+    """The sequences of one dataset in an epoch, one read ahead.
 
-    def __init__(self, dataset: Dataset, epoch: int):
-        self._sequences: Generator[Example, None, None] = dataset.sequences(epoch)  # type: ignore[assignment]
+    :param done: number of sequences that are delivered
+    :param position: behind them
+    :param resume: of the last of them
+    """
+
+    def __init__(self, dataset: Dataset, epoch: int, done: int, position: int, resume: Any):
+        sequences = dataset.sequences(epoch, start=position, resume=resume)
+        self._sequences: Generator[Example, None, None] = sequences  # type: ignore[assignment]
+        #: for another source that goes on there: done, position, resume
+        self.place = done, position, resume
         order = dataset.seq_order(epoch)
         self._total = float(dataset.opts.estimated_num_seqs or 1) if order is None else float(len(order))
-        self._done = 0
         self._ahead: Optional[Example] = None
 
     def __enter__(self) -> SourceEpoch:
@@ -455,16 +475,16 @@ class SourceEpoch:
         """Return the next sequence."""
         sequence, self._ahead = self._ahead, None
         assert sequence is not None
-        self._done += 1
+        self.place = self.place[0] + 1, sequence.position + 1, sequence.resume
         return sequence
 
     @property
     def fraction(self) -> float:
         """Return the part that is done once the next sequence is read."""
         complete = None if self._ahead is None else self._ahead.complete
-        return min((self._done + 1) / self._total, 1.0) if complete is None else complete
+        return min((self.place[0] + 1) / self._total, 1.0) if complete is None else complete
 
     @property
     def remaining(self) -> float:
         """Return the estimated number of sequences that are still to be read."""
-        return max(self._total - self._done, 0.0)
+        return max(self._total - self.place[0], 0.0)

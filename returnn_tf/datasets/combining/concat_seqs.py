@@ -139,9 +139,13 @@ class GluedEpoch(Epoch):
                 )
         return range(self._starts[position], self._starts[position + 1])
 
-    def jump(self, position: int) -> None:
+    def resume(self, position: int) -> Any:
+        """Return what the inner epoch needs to go on behind the last part."""
+        return self._reader.resume(self._starts[position + 1] - 1)
+
+    def jump(self, position: int, resume: Any = None) -> None:
         """Pass over the parts of the sequences before a position."""
-        self._reader.jump(self._starts[min(position, len(self._starts) - 1)])
+        self._reader.jump(self._starts[min(position, len(self._starts) - 1)], resume)
 
     def file(self, position: int) -> str:
         """Return the file of the first part."""

@@ -298,10 +298,15 @@ class JoinedEpoch(Epoch):
         for name, reader in self._readers.items():
             reader.only_count([key for key in reader.keys if (name, key) not in needed])
 
-    def jump(self, position: int) -> None:
+    def resume(self, position: int) -> Any:
+        """Return what the inner epochs need to go on behind this position, by name."""
+        found = {name: reader.resume(position) for name, reader in self._readers.items()}
+        return {name: resume for name, resume in found.items() if resume is not None} or None
+
+    def jump(self, position: int, resume: Any = None) -> None:
         """Pass over the sequences before a position in all inner epochs."""
-        for reader in self._readers.values():
-            reader.jump(position)
+        for name, reader in self._readers.items():
+            reader.jump(position, (resume or {}).get(name))
 
     def file(self, position: int) -> str:
         """Return the files of the sequence at this position, or ""."""

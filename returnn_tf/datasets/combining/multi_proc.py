@@ -135,7 +135,13 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
 
     def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Yield the sequences of the shards of all processes."""
-        yield from self._from_processes([{"epoch": epoch}] * self.opts.num_workers)
+        workers = self.opts.num_workers
+        first, *places = how.get("resume") or (0, *([(0, None)] * workers))
+        arguments = [{"epoch": epoch, "start": start, "resume": resume} for start, resume in places]
+        with contextlib.closing(self._from_processes(arguments, first)) as found:
+            for number, sequence in found:
+                places[number] = sequence.position + 1, sequence.resume
+                yield dataclasses.replace(sequence, resume=[(number + 1) % workers, *places])
 
     def _read_order(self, epoch: int, order: NDArray[Any], share: Share, start: int) -> Generator[Example, None, None]:
         """Yield the sequences of a share of an order from a position on, of which process i reads every n-th one."""
@@ -145,13 +151,18 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
             parts: list[dict[str, Any]] = [{"seq_order": order, "share": part} for part in shares]
         else:
             parts = [{"seq_order": part.of_order(order)} for part in shares]
-        return self._from_processes([{"epoch": epoch, "by_itself": True, **part} for part in parts])
+        found = self._from_processes([{"epoch": epoch, "by_itself": True, **part} for part in parts])
+        with contextlib.closing(found):
+            for _, sequence in found:
+                yield sequence
 
-    def _from_processes(self, arguments: list[dict[str, Any]]) -> Generator[Example, None, None]:
+    def _from_processes(
+        self, arguments: list[dict[str, Any]], first: int = 0
+    ) -> Generator[tuple[int, Example], None, None]:
         processes = self._idle.pop() if self._idle else self._start()
         finished = False
         try:
-            yield from processes.sequences(arguments)
+            yield from processes.sequences(arguments, first)
             finished = True
         except GeneratorExit:
             finished = True
@@ -274,29 +285,34 @@ class ReadingProcesses:
         """Return the process ids."""
         return [worker.pid for worker in self._workers]
 
-    def sequences(self, arguments: Sequence[dict[str, Any]]) -> Generator[Example, None, None]:
-        """Yield the sequences of all processes round-robin.
+    def sequences(
+        self, arguments: Sequence[dict[str, Any]], first: int = 0
+    ) -> Generator[tuple[int, Example], None, None]:
+        """Yield the sequences of all processes round-robin, each with the number of its process.
 
         :param arguments: for each process, those of ``Dataset.sequences``
+        :param first: number of the process that begins
         :raises DataError: a process failed or died
         """
         self._request += 1
         request = self._request
         for worker, keywords in zip(self._workers, arguments):
             worker.send("epoch", request, keywords)
-        reading = list(self._workers)
+        count = len(self._workers)
+        reading = [number % count for number in range(first, first + count)]
         try:
             while reading:
-                for worker in list(reading):
+                for number in list(reading):
+                    worker = self._workers[number]
                     sequence = self._next(worker, request)
                     if sequence is None:
-                        reading.remove(worker)
+                        reading.remove(number)
                     else:
                         worker.send("credit", request)
-                        yield sequence
+                        yield number, sequence
         finally:
-            for worker in reading:
-                worker.send("stop", request)
+            for number in reading:
+                self._workers[number].send("stop", request)
 
     def _next(self, worker: WorkerProcess, request: int) -> Optional[Example]:
         while True:

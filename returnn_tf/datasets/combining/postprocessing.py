@@ -27,6 +27,7 @@ from returnn_tf.datasets.core.stream import StreamDataset, StreamedEpoch
 from returnn_tf.datasets.processes.process import WorkerProcess
 from returnn_tf.datasets.processes.worker import answer
 from returnn_tf.tensor import Data, Dim, batch_dim, parse_data_key
+from returnn_tf.util.random_state import set_state, state_of
 
 
 @register_dataset()
@@ -38,8 +39,9 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
     tensors: ``data["data"].raw_tensor`` is an array; it also has ``seq_tag``, ``seq_idx`` and ``complete_frac``.
     Format and order are those of the inner dataset; ``map_outputs`` declares another format, as ``extern_data`` does.
 
-    ``rng``, a ``numpy.random.RandomState``, depends on the epoch and runs through all its sequences, so an epoch is
-    resumed by processing its sequences again. Each of ``num_workers`` processes has its own.
+    ``rng``, a ``numpy.random.RandomState``, depends on the epoch and runs through all its sequences. Each of
+    ``num_workers`` processes has its own. An epoch with ``map_seq`` is resumed at the next sequence, with
+    ``map_seq_stream`` by processing the sequences before again, since such a function keeps what it likes.
 
     >>> def louder(data, *, rng, **_):
     ...     data["data"].raw_tensor *= rng.uniform(0.5, 2.0)
@@ -152,20 +154,31 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
     def stream(self, epoch: int, **how: Any) -> Iterator[Example]:
         """Yield the processed sequences, those of a stream with indices that other processes do not have."""
         if self.opts.map_seq is not None:
-            yield from self._processed(epoch, how)
+            yield from self._processed(epoch, dict(how), how.get("resume"))
             return
         share = how.get("share") or Share()
         for number, sequence in enumerate(self._processed(epoch, how)):
             yield dataclasses.replace(sequence, index=number * share.size + share.rank)
 
-    def _processed(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Example]:
+    def _processed(self, epoch: int, how: dict[str, Any], resume: Optional[list[Any]] = None) -> Iterator[Example]:
+        """Yield the processed sequences.
+
+        :param resume: of the last sequence before those of ``map_seq`` that are wanted: the number of sequences before,
+            what the inner dataset needs to go on, and the states of the random generators
+        """
         workers = self.opts.num_workers
+        how.pop("resume", None)
+        start, of_inner, states = resume or (0, None, None)
         if how.get("by_itself") and not self.is_stream:
-            yield from self._processed_by_itself(epoch, how)
+            yield from self._processed_by_itself(epoch, how, start, of_inner, states or 0)
             return
         if not workers:
-            with contextlib.closing(self._inputs(epoch, how)) as inputs:
-                yield from self._function().apply(inputs, epoch, np.random.RandomState(self.epoch_seed(epoch)))
+            rng = np.random.RandomState(self.epoch_seed(epoch))
+            if states:
+                set_state(rng, states[0])
+            with contextlib.closing(self._inputs(epoch, how, start, of_inner)) as inputs:
+                for sequence in self._function().apply(inputs, epoch, rng):
+                    yield sequence if self.opts.map_seq is None else _resumable(sequence, [state_of(rng)])
             return
         # first, so that processes do not inherit what reading opens
         processes = (
@@ -177,8 +190,8 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         seeds = [(seed * 683859 * workers + 30411 * number) % (2**32 - 1) for number in range(workers)]
         finished = False
         try:
-            with contextlib.closing(self._inputs(epoch, how)) as inputs:
-                yield from processes.apply(inputs, epoch, seeds)
+            with contextlib.closing(self._inputs(epoch, how, start, of_inner)) as inputs:
+                yield from processes.apply(inputs, epoch, seeds, start, states)
             finished = True
         finally:
             if finished:
@@ -186,21 +199,32 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
             else:
                 processes.close()
 
-    def _processed_by_itself(self, epoch: int, how: Mapping[str, Any]) -> Iterator[Example]:
-        """Yield the processed sequences, each with a separate random generator."""
-        counts = zip(*self.chosen_occurrences(epoch, Chosen(**how)))
-        with contextlib.closing(self._inputs(epoch, how)) as inputs:
+    def _processed_by_itself(
+        self, epoch: int, how: Mapping[str, Any], start: int, of_inner: Any, num_tried: int
+    ) -> Iterator[Example]:
+        """Yield the processed sequences, each with a separate random generator.
+
+        :param start: number of sequences before
+        :param of_inner: what the inner dataset needs to go on
+        :param num_tried: number of those before in the order, some of which may be left out
+        """
+        counts = enumerate(zip(*(column[num_tried:] for column in self.chosen_occurrences(epoch, Chosen(**how)))))
+        with contextlib.closing(self._inputs(epoch, how, start, of_inner)) as inputs:
             for sequence in inputs:
-                nth = next(nth for index, nth in counts if index == sequence.index)  # some may be left out
+                tried, nth = next((tried, nth) for tried, (index, nth) in counts if index == sequence.index)
                 rng = np.random.RandomState([self.epoch_seed(epoch), sequence.index, nth])
                 by_index = dataclasses.replace(sequence, position=sequence.index)  # for map_seq
                 for result in self._function().apply([by_index], epoch, rng):
-                    yield dataclasses.replace(result, position=sequence.position)
+                    yield _resumable(dataclasses.replace(result, position=sequence.position), num_tried + tried + 1)
 
-    def _inputs(self, epoch: int, how: Mapping[str, Any]) -> Generator[Example, None, None]:
-        """Yield the sequences of the inner dataset."""
+    def _inputs(
+        self, epoch: int, how: Mapping[str, Any], start: int = 0, resume: Any = None
+    ) -> Generator[Example, None, None]:
+        """Yield the sequences of the inner dataset from a position on."""
         with contextlib.closing(self.inner.open_epoch(epoch, self.inner.data_keys, Chosen(**how))) as reader:
-            position = 0
+            if start:
+                reader.jump(start, resume)
+            position = start
             while reader.has(position):
                 sequence = reader.sequence(position)
                 yield Example(
@@ -209,6 +233,7 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
                     data=sequence.data,
                     position=position,
                     complete=reader.complete(position),
+                    resume=reader.resume(position),
                 )
                 position += 1
                 reader.release(position)
@@ -224,6 +249,14 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
                 preserves_num_seqs=self._preserves_num_seqs,
             )
         return self._mapper
+
+
+def _resumable(sequence: Example, states: Any) -> Example:
+    """Return a processed sequence with what is needed to go on behind it.
+
+    :param states: of the random generators
+    """
+    return dataclasses.replace(sequence, resume=[sequence.position + 1, sequence.resume, states])
 
 
 def _template(key: str, given: Any) -> Data:
@@ -252,9 +285,9 @@ def _spec_of_data(data: Data) -> DataSpec:
 class MapService:
     """Applies the function to the sequences that the parent sends, in a process.
 
-    Messages to it: ("epoch", request, epoch, seed), ("input", request, Example), ("end", request). From it: ("pull",
-    request) when it waits for another sequence, ("sequence", request, Example), ("end", request), ("error", request,
-    class name, text, topic).
+    Messages to it: ("epoch", request, epoch, seed, state of the random generator or None), ("input", request, Example),
+    ("end", request). From it: ("pull", request) when it waits for another sequence, ("sequence", request, Example,
+    state), ("end", request), ("error", request, class name, text, topic).
     """
 
     mapper: Mapper
@@ -262,10 +295,14 @@ class MapService:
     def serve(self, connection: Connection) -> None:
         """Answer requests until the parent closes the connection."""
 
-        def run(request: int, epoch: int, seed: int) -> None:
+        def run(request: int, epoch: int, seed: int, state: Optional[list[Any]]) -> None:
             inputs = _inputs(connection, request)
-            for sequence in self.mapper.apply(inputs, epoch, np.random.RandomState(seed)):
-                connection.send(("sequence", request, sequence))
+            rng = np.random.RandomState(seed)
+            if state is not None:
+                set_state(rng, state)
+            for sequence in self.mapper.apply(inputs, epoch, rng):
+                state = None if self.mapper.map_seq is None else state_of(rng)
+                connection.send(("sequence", request, sequence, state))
             connection.send(("end", request))
 
         answer(connection, connection.recv, run)
@@ -284,8 +321,9 @@ def _inputs(connection: Connection, request: int) -> Iterator[Example]:
 class _State:
     """The state of one process."""
 
-    def __init__(self) -> None:
-        self.results: collections.deque[Example] = collections.deque()
+    def __init__(self, rng: Optional[list[Any]]) -> None:
+        self.results: collections.deque[tuple[Example, Optional[list[Any]]]] = collections.deque()
+        self.rng = rng  # behind the results that were taken
         self.num_pulled = 0
         self.num_sent = 0
         self.ended = False
@@ -321,27 +359,39 @@ class MapProcesses:
         """Return the process ids."""
         return [worker.pid for worker in self._workers]
 
-    def apply(self, sequences: Iterator[Example], epoch: int, seeds: list[int]) -> Generator[Example, None, None]:
+    def apply(
+        self,
+        sequences: Iterator[Example],
+        epoch: int,
+        seeds: list[int],
+        start: int = 0,
+        rngs: Optional[list[Any]] = None,
+    ) -> Generator[Example, None, None]:
         """Yield the results of all processes round-robin.
 
         :param seeds: of the random generator of each process
+        :param start: number of sequences before these, and of results
+        :param rngs: states of the generators there
         :raises DataError: a function failed, or a process died
         """
         self._request += 1
-        self._states = [_State() for _ in self._workers]
-        self._num_dealt, self._all_dealt = 0, False
+        self._states = [_State(rng) for rng in rngs or [None] * len(self._workers)]
+        self._num_dealt, self._all_dealt = start, False
         for worker, state, seed in zip(self._workers, self._states, seeds):
-            worker.send("epoch", self._request, epoch, seed)
+            worker.send("epoch", self._request, epoch, seed, state.rng)
             threading.Thread(target=self._receive, args=(worker, state), daemon=True).start()
-        number = 0
-        working = list(self._states)
+        number = start
+        first = start % len(self._workers)
+        working = self._states[first:] + self._states[:first]
         while working:
             for state in list(working):
-                result = self._next(state, sequences)
-                if result is None:
+                found = self._next(state, sequences)
+                if found is None:
                     working.remove(state)
                 else:
-                    yield dataclasses.replace(result, position=number)
+                    result, state.rng = found
+                    result = dataclasses.replace(result, position=number)
+                    yield result if state.rng is None else _resumable(result, [other.rng for other in self._states])
                     number += 1
 
     def _receive(self, worker: WorkerProcess, state: _State) -> None:
@@ -358,13 +408,16 @@ class MapProcesses:
                 elif kind == "pull":
                     state.num_pulled += 1
                 elif kind == "sequence":
-                    state.results.append(message[2])
+                    state.results.append(message[2:4])
                 else:
                     state.ended = True
                 self._changed.notify_all()
 
-    def _next(self, state: _State, sequences: Iterator[Example]) -> Optional[Example]:
-        """Return the next result of a process, or None at its end; sequences are dealt to all while it waits."""
+    def _next(self, state: _State, sequences: Iterator[Example]) -> Optional[tuple[Example, Optional[list[Any]]]]:
+        """Return the next result of a process and the state of its generator, or None at its end.
+
+        Sequences are dealt to all processes while it waits.
+        """
         while True:
             with self._changed:
                 if state.results:

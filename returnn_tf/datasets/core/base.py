@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from returnn_tf.datasets.core.base_options import BaseOptions
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.batches.batching import BatchStats, iterate_batches
-from returnn_tf.datasets.core.batches.slices import Cutting
+from returnn_tf.datasets.core.batches.slices import Cutting, Draws
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, stack_frames, window_spec
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.epoch import Epoch, EpochReader
@@ -384,6 +383,7 @@ class Dataset:
         seq_list: Optional[Sequence[str]] = None,
         seq_order: Optional[Sequence[int]] = None,
         start: int = 0,
+        resume: Any = None,
         share: Optional[Share] = None,
         by_itself: Optional[bool] = None,
     ) -> Iterator[Example]:
@@ -393,14 +393,17 @@ class Dataset:
         :param seq_list: tags to read instead of the epoch's own order
         :param seq_order: corpus indices to read instead of it
         :param start: position to begin at
+        :param resume: that of the sequence before it
         :param share: the part of all these to read
         :param by_itself: see `Chosen`
         """
         chosen = Chosen(seq_list, seq_order, share, by_itself)
         with contextlib.closing(self.open_epoch(epoch, self.data_keys, chosen)) as reader:
-            position = num_used = 0
+            position, num_used = start, 0
+            if start:
+                reader.jump(start, resume)
             while reader.has(position):
-                if position < start or not reader.is_usable(position):
+                if not reader.is_usable(position):
                     position += 1
                 else:
                     end, found = reader.sequences(position)
@@ -435,6 +438,7 @@ class Dataset:
         *,
         start_batch: int = 0,
         start_seq: int = 0,
+        resume: Optional[Mapping[str, Any]] = None,
         seq_list: Optional[Sequence[str]] = None,
         seq_order: Optional[Sequence[int]] = None,
         declared: Optional[Mapping[str, Declared]] = None,
@@ -450,6 +454,7 @@ class Dataset:
         :param start_batch: number of batches to skip without reading them, to resume another run
         :param start_seq: position after the last sequence of these batches, if it is known: then their sequences need
             not be planned again, which takes long where lengths are known only by reading
+        :param resume: ``Batch.resume`` of the last of these batches
         :param seq_list: tags to read instead of the epoch's own order
         :param seq_order: corpus indices to read instead of it
         :param declared: data key -> declaration to check its data against, see ``Declared.checked``
@@ -476,7 +481,7 @@ class Dataset:
         reader = self.open_epoch(epoch, keys, Chosen(seq_list, seq_order, share, by_itself))
         if len(keys) > len(batch_options.keys):
             reader.only_count(set(keys).difference(batch_options.keys))
-        return self._iterate_batches(reader, batch_options, cutting, (start_batch, start_seq), declared)
+        return self._iterate_batches(reader, batch_options, cutting, (start_batch, start_seq, resume), declared)
 
     def keys_in(self, epoch: int) -> list[str]:
         """Return the data keys of the sequences of an epoch."""
@@ -487,13 +492,16 @@ class Dataset:
         reader: EpochReader,
         options: BatchOptions,
         cutting: Cutting,
-        start: tuple[int, int],
+        start: tuple[int, int, Optional[Mapping[str, Any]]],
         declared: Optional[Mapping[str, Declared]],
     ) -> Iterator[Batch]:
-        """Yield the batches from a start on: number of the first batch, and position of its first sequence, or 0."""
-        rng = random.Random(self.epoch_seed(reader.epoch))
+        """Yield the batches from a start on.
+
+        :param start: number of the first batch, position of its first sequence or 0, ``resume`` of the batch before
+        """
+        rng = Draws(self.epoch_seed(reader.epoch))
         stats = self.batch_stats = BatchStats()
-        batch, seq = start
+        batch, seq, resume = start
         with contextlib.closing(reader):
             yield from iterate_batches(
                 reader,
@@ -503,6 +511,7 @@ class Dataset:
                 stats=stats,
                 start_batch=batch,
                 start_seq=seq,
+                resume=resume,
                 declared=declared,
             )
 

@@ -74,6 +74,7 @@ class Example:
     :param data: key -> array, time first: [time], [time, dim], [time, ...], or [] for one value per sequence
     :param position: position in the order of the epoch
     :param complete: fraction of the epoch that is done with it, if a stream knows
+    :param resume: what a stream needs to go on behind it, as JSON; see ``StreamDataset.stream``
     """
 
     index: int
@@ -81,6 +82,7 @@ class Example:
     data: dict[str, NDArray[Any]]
     position: int = 0
     complete: Optional[float] = None
+    resume: Any = None
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -139,8 +139,23 @@ class EpochReader:
             )
         )
 
-    def jump(self, position: int) -> None:
-        """Pass over the sequences before a position, before anything is read; here they are read, as streams need."""
+    def resume(self, position: int) -> Any:
+        """Return what `jump` needs beside the position behind the sequence at this one, as JSON; None: nothing.
+
+        :param position: of a sequence that was read; not released, or the last one before those that are not
+        """
+        return None
+
+    def jump(self, position: int, resume: Any = None) -> None:
+        """Pass over the sequences before a position, before anything is read; here they are read again.
+
+        :param resume: of the sequence before the position, see `resume`; None: unknown, or nothing is needed
+        """
+        log.write(
+            3,
+            "%s, epoch %d: reading the %d sequences before the next one again, since its data has no state to resume "
+            "from" % (self.dataset.described, self.epoch, position),
+        )
         for passed in range(position):
             if not self.has(passed):
                 return
@@ -174,7 +189,8 @@ class EpochReader:
 
     def sequences(self, position: int) -> tuple[int, Iterable[Example]]:
         """Return the usable sequence at this position with the rest of its block, and the position after them."""
-        return position + 1, (self.sequence(position),)
+        sequence = self.sequence(position)
+        return position + 1, (dataclasses.replace(sequence, resume=self.resume(position)),)
 
     def complete(self, position: int) -> Optional[float]:
         """Return the fraction of the epoch that is done after the sequence at this position, None if unknown."""
@@ -266,7 +282,7 @@ class Epoch(EpochReader):
         lengths = self._known_lengths(position)
         return self.sequence(position).lengths if lengths is None else lengths
 
-    def jump(self, position: int) -> None:
+    def jump(self, position: int, resume: Any = None) -> None:
         """Pass over the sequences before a position, none of which needs to be read."""
 
     def whole_slices(self, keys: Sequence[str], start: int = 0) -> Iterator[Slice]:

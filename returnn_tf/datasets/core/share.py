@@ -38,9 +38,13 @@ class Share:
         others = tuple(start if rank == other.rank else sys.maxsize for rank in range(other.size))
         return dataclasses.replace(self, done=(*other.done, others))
 
-    def of_stream(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield the same share of a stream, reading ahead no item."""
-        counts = [0] * (len(self.done) + 1)
+    def of_stream(self, items: Iterable[_T], start: int = 0) -> Iterator[_T]:
+        """Yield the same share of a stream, reading ahead no item.
+
+        :param start: number of items before the first of these
+        """
+        before = np.arange(start)
+        counts = [len(Share(done=self.done[:stage]).of_order(before)) for stage in range(len(self.done) + 1)]
         for item in items:
             for stage, done in enumerate(self.done):
                 row, column = divmod(counts[stage], len(done))

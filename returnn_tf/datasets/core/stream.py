@@ -22,7 +22,8 @@ class StreamDataset(Dataset):
     """A dataset that yields an epoch's sequences in order; their number and tags show only while reading.
 
     A subclass implements `stream`, and `make_specs` if it knows the format before the first sequence. An epoch is
-    resumed by reading the stream again up to the position, so it has to depend on nothing but the epoch.
+    resumed by what the sequences have as ``resume``, else by reading the stream again up to the position, so it has to
+    depend on nothing but the epoch.
 
     A dataset whose options decide whether there is random access sets ``self.is_stream`` in ``setup``, and implements
     both `stream` and what ``Dataset`` asks for.
@@ -51,7 +52,8 @@ class StreamDataset(Dataset):
         """Yield the sequences of an epoch; a generator, closed at the end, when the epoch is left, and on errors.
 
         :param epoch: from 1
-        :param how: what ``takes`` names, if it is asked for; see `open_epoch`
+        :param how: what ``takes`` names, if it is asked for; see `open_epoch`. If the sequences have ``resume``, also
+            ``resume``, that of a sequence of an earlier stream, to yield those behind it
         """
         raise NotImplementedError("%s.stream" % type(self).__name__)
 
@@ -182,6 +184,8 @@ class StreamedEpoch(EpochReader):
         self._num_read = 0  # of this epoch's part
         self._num_streamed = 0  # of the whole stream
         self._ended = False
+        self._num_offered = 0  # of all processes
+        self._resumes: dict[int, list[Any]] = {}  # by position, see `resume`
 
     @property
     def num_seqs(self) -> Optional[int]:
@@ -212,6 +216,24 @@ class StreamedEpoch(EpochReader):
         """Return the fraction of the epoch that is done after the sequence at this position, None if unknown."""
         return self.sequence(position).complete
 
+    def resume(self, position: int) -> Any:
+        """Return how many sequences of the stream and of all processes end with this one, and its ``resume``."""
+        return self._resumes.get(position)
+
+    def jump(self, position: int, resume: Any = None) -> None:
+        """Pass over the sequences before a position, which are read if the stream can't go on there."""
+        if resume is None:
+            super().jump(position)
+            return
+        self._num_read = position
+        self._num_streamed, self._num_offered, self._how["resume"] = resume
+
+    def release(self, position: int) -> None:
+        """Drop the sequences before this position."""
+        super().release(position)
+        for old in [old for old in self._resumes if old < position - 1]:
+            del self._resumes[old]
+
     def close(self) -> None:
         """Close the stream."""
         self._ended = True
@@ -229,6 +251,8 @@ class StreamedEpoch(EpochReader):
                 self.dataset.num_seqs_of_last_epoch = self._num_streamed
             return
         position = self._num_read
+        if sequence.resume is not None and not (self._is_own_order and self.dataset.opts.unique_seq_tags):
+            self._resumes[position] = [self._num_streamed, self._num_offered, sequence.resume]
         self._kept[position] = dataclasses.replace(
             sequence, data=self._data(sequence, position), position=position, complete=self._fraction(sequence)
         )
@@ -237,17 +261,24 @@ class StreamedEpoch(EpochReader):
     def _choose(self, sequences: Iterable[Example]) -> Iterator[Example]:
         """Yield the sequences of this process, in the order of steps of `EpochOrder.part`."""
         opts = self.dataset.opts
+        streamed, offered = self._num_streamed, self._num_offered
         chosen = self._counted(sequences)
         if self._is_own_order:
             if opts.unique_seq_tags:
                 chosen = _unique(chosen)
             if opts._num_shards > 1 and not self.dataset.makes_shards:
-                chosen = Share(rank=opts._shard_index, size=opts._num_shards).of_stream(chosen)
+                chosen = Share(rank=opts._shard_index, size=opts._num_shards).of_stream(chosen, streamed)
             if opts.seq_list_filter_file:
                 with self.dataset._wanted_by("seq_list_filter_file"):
                     tags = set(read_seq_tags(opts.seq_list_filter_file))
                 chosen = (sequence for sequence in chosen if sequence.tag in tags)
-        return chosen if self._share is None else self._share.of_stream(chosen)
+        chosen = self._offered(chosen)
+        return chosen if self._share is None else self._share.of_stream(chosen, offered)
+
+    def _offered(self, sequences: Iterable[Example]) -> Iterator[Example]:
+        for sequence in sequences:
+            self._num_offered += 1
+            yield sequence
 
     def _counted(self, sequences: Iterable[Example]) -> Iterator[Example]:
         for sequence in sequences:

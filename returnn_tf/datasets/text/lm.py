@@ -27,6 +27,7 @@ from returnn_tf.datasets.text.lm_options import LmOptions
 from returnn_tf.datasets.text.orth import make_post_processing
 from returnn_tf.datasets.text.text_to_labels import PhoneText, make_text_to_labels
 from returnn_tf.logging.log import log
+from returnn_tf.util.random_state import set_state, state_of
 
 
 class CorpusLines:
@@ -159,7 +160,7 @@ class InvalidSequence(DataError):
 
 
 class InOrderEpoch(Epoch):
-    """The sequences of an epoch, which share one stream of random numbers; it is read from its start to resume.
+    """The sequences of an epoch, which share one stream of random numbers, or of which some are left out.
 
     :param dataset: has ``read_next(index, epoch, keys, rng, nth)``, which is called once for each sequence, in order
     :param epoch: number, from 1
@@ -192,6 +193,7 @@ class InOrderEpoch(Epoch):
         self._found: list[int] = []  # corpus indices of the sequences that were read
         self._next = 0
         self._read_ahead: dict[int, dict[str, NDArray[Any]]] = {}
+        self._resumes: dict[int, tuple[int, Any]] = {}  # by position: the next one in the order, random numbers
         self._failed: dict[int, Exception] = {}
         self._num_skipped = 0
 
@@ -220,11 +222,27 @@ class InOrderEpoch(Epoch):
         """Return the fraction of the epoch that is done after the sequence at this position."""
         return self._next / max(len(self._given), 1) if self._skip_invalid else (position + 1) / len(self._given)
 
-    def jump(self, position: int) -> None:
-        """Read the sequences before a position, as random numbers run through them, or their number is not known."""
-        for passed in range(position):
-            self._read_to(passed)
-            self._read_ahead.pop(passed, None)
+    def resume(self, position: int) -> Any:
+        """Return the next position in the order, and the state of the random numbers."""
+        return list(self._resumes[position]) if position in self._resumes else None
+
+    def jump(self, position: int, resume: Any = None) -> None:
+        """Pass over the sequences before a position."""
+        if resume is not None:
+            self._next, state = resume
+            self._found = self._given[:position].tolist()  # as many; which ones they are does not matter any more
+            if self._rng is not None:
+                set_state(self._rng, state)
+            return
+        EpochReader.jump(self, position)
+        self._read_to(position - 1)
+        self._read_ahead.clear()
+
+    def release(self, position: int) -> None:
+        """Drop the sequences before this position."""
+        super().release(position)
+        for old in [old for old in self._resumes if old < position - 1]:
+            del self._resumes[old]
 
     def _read_to(self, position: int) -> None:
         while len(self._found) <= position and self._next < len(self._given):
@@ -238,6 +256,7 @@ class InOrderEpoch(Epoch):
                     self._count_skipped(index, exc)
                     continue
                 self._failed[len(self._found)] = exc
+            self._resumes[len(self._found)] = self._next, None if self._rng is None else state_of(self._rng)
             self._found.append(index)
 
     def _count_skipped(self, index: int, reason: DataError) -> None:

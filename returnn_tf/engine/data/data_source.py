@@ -121,7 +121,7 @@ class DataSource:
     def start(self, epoch: int, **position: Any) -> None:
         """Start to load the batches of an epoch in the background, for `batches` to return.
 
-        :param position: ``start_batch``, ``start_seq`` and ``shared``
+        :param position: ``start_batch``, ``start_seq``, ``resume`` and ``shared``
         """
         if not self._in_process:
             self._started = {_key(epoch, **position): self.batches(epoch, **position)}
@@ -136,6 +136,7 @@ class DataSource:
         *,
         start_batch: int = 0,
         start_seq: int = 0,
+        resume: Optional[Mapping[str, Any]] = None,
         shared: Sequence[Sequence[int]] = (),
         **changes: Any,
     ) -> Iterable[Any]:
@@ -144,13 +145,15 @@ class DataSource:
         :param epoch: from 1
         :param start_batch: number of batches to skip
         :param start_seq: position after their last sequence; 0: unknown
+        :param resume: ``Batch.resume`` of the last of them
         :param shared: sequences done so far by other numbers of processes, see `Progress.shared`
         :param changes: options which replace those of the config
         """
-        started = self._started.pop(_key(epoch, start_batch, start_seq, shared), None)
+        started = self._started.pop(_key(epoch, start_batch, start_seq, resume, shared), None)
         if started is not None and not changes:
             return started
-        options = {**self._options(epoch, changes), "start_batch": start_batch, "start_seq": start_seq}
+        begin = {"start_batch": start_batch, "start_seq": start_seq, "resume": resume}
+        options = {**self._options(epoch, changes), **begin}
         if (self.shares or shared) and "seq_order" not in options:
             self._check_end()
             options["share"] = Share(self.world.rank, self.world.size, tuple(tuple(done) for done in shared))
@@ -209,8 +212,14 @@ class DataSource:
             self._loader = None
 
 
-def _key(epoch: int, start_batch: int = 0, start_seq: int = 0, shared: Sequence[Sequence[int]] = ()) -> str:
-    return "%d %d %d %s" % (epoch, start_batch, start_seq, list(shared))
+def _key(
+    epoch: int,
+    start_batch: int = 0,
+    start_seq: int = 0,
+    resume: Optional[Mapping[str, Any]] = None,
+    shared: Sequence[Sequence[int]] = (),
+) -> str:
+    return "%d %d %d %s %s" % (epoch, start_batch, start_seq, resume, list(shared))
 
 
 def evaluation_names(config: Config) -> list[str]:

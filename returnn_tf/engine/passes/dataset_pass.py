@@ -95,6 +95,7 @@ class DatasetPass(Generic[Result]):
                 state.steps += 1
                 if batch.seq_tags:
                     state.batches, state.seqs = state.batches + 1, _last_sequence(batch) + 1
+                    state.resume = batch.resume
                 frames = max(batch.num_frames.values(), default=0)
                 state.frames += frames
                 state.seconds = now - start

@@ -23,6 +23,7 @@ class PassState:
     steps: int = 0  # done, including those in which only other processes had a batch
     batches: int = 0  # done by this process since the sequences were last split
     seqs: int = 0  # sequences of its shard covered by these batches
+    resume: Optional[dict[str, Any]] = None  # of the last of these batches, see `Batch.resume`
     frames: int = 0
     seconds: float = 0.0
     compute_seconds: float = 0.0  # inside of the step functions
@@ -121,7 +122,7 @@ class Progress:
             self.of_rank(0, size)
         total = ranks[0].sums if common else added_sums([state.sums for state in ranks])
         steps = max(state.steps for state in ranks)
-        begun = replace(ranks[0], steps=steps, batches=0, seqs=0, sums=total)
+        begun = replace(ranks[0], steps=steps, batches=0, seqs=0, resume=None, sums=total)
         others = begun if common else replace(begun, sums={})
         shared = self.shared + [[state.seqs for state in ranks]]
         return replace(self, passed=begun, ranks=[begun] + [others] * (size - 1), shared=shared)
@@ -140,6 +141,9 @@ def _check_counts(part: Any) -> None:
             isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or (whole and value < 0)
         ):
             raise TypeError("%s can't be %r" % (name, value))
+    resume = getattr(part, "resume", None)
+    if not isinstance(resume, (dict, type(None))):
+        raise TypeError("resume can't be %r" % (resume,))
 
 
 def data_settings(config: Config) -> dict[str, str]:

@@ -78,7 +78,7 @@ class ResumePoint:
         """Return the start of the batches of an epoch: options of `DataSource.batches`."""
         begun, done = self.begun_of(epoch), self.done(epoch)
         shared = [] if begun is None else begun.shared
-        return {"start_batch": done.batches, "start_seq": done.seqs, "shared": shared}
+        return {"start_batch": done.batches, "start_seq": done.seqs, "resume": done.resume, "shared": shared}
 
     def load(self, current: CurrentNetwork) -> None:
         """Load or initialise the parameters of the network, unless this process has trained it before.

@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,19 @@ def allocating(allocate: Allocate) -> Iterator[None]:
         _ALLOCATE.reset(token)
 
 
+class PlanEnd(NamedTuple):
+    """Where planning goes on behind a batch, relative to its last sequence, where sequences are cut or counted.
+
+    :param slices: of this sequence that are planned
+    :param draws: random numbers drawn before it
+    :param seqs: of the epoch up to it that count for ``max_total_num_seqs``
+    """
+
+    slices: int
+    draws: int
+    seqs: int
+
+
 @dataclasses.dataclass
 class BatchPlan:
     """The content of a batch, planned before data is read.
@@ -45,11 +58,13 @@ class BatchPlan:
     :param places: for each part its row in the batch, ascending, and the frame of that row where it starts (same for
         all keys)
     :param is_whole: whether all parts are whole sequences
+    :param end: where the next batch begins, beside its sequence; None: this is not tracked
     """
 
     parts: list[Slice] = dataclasses.field(default_factory=list)
     places: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     is_whole: bool = False
+    end: Optional[PlanEnd] = None
 
     @property
     def num_rows(self) -> int:
@@ -73,6 +88,8 @@ class Batch:
     :param number: number of batches before it in this epoch
     :param complete: fraction of the epoch's sequences that is done with this batch, or None where that is
         unknown: for an endless dataset, and for a stream without an estimate
+    :param resume: what ``Dataset.batches`` needs beside the position of its last sequence to go on behind this batch,
+        as JSON; None: nothing
     """
 
     feed: dict[str, NDArray[Any]]
@@ -83,6 +100,7 @@ class Batch:
     num_frames: dict[str, int]
     number: int = 0
     complete: Optional[float] = None
+    resume: Optional[dict[str, Any]] = None
 
     @property
     def num_rows(self) -> int:

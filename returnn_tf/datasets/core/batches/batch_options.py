@@ -126,11 +126,6 @@ class BatchOptions:
         )
 
     @property
-    def plans_by_sequence(self) -> bool:
-        """Return whether a batch depends on nothing before its first sequence, if sequences are not cut."""
-        return self.recurrent_net and not self.seq_drop and self.max_total_num_seqs is None
-
-    @property
     def limited_keys(self) -> list[str]:
         """Return the keys for which there is a limit that matters; those of batches don't for batches of one."""
         names = ("max_seq_length", "min_seq_length") if self.max_seqs == 1 else _BY_KEY

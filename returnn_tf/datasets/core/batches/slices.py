@@ -16,6 +16,37 @@ Chunk = tuple[dict[str, int], dict[str, int]]  # first frame and frame after the
 _FORMS = "'size:step', a size, (size, step), {key: size}, ({key: size}, {key: step}) or a function"
 
 
+class Draws(random.Random):
+    """Random numbers in [0, 1), which are counted, so that any later one can be drawn next.
+
+    :param seed: of the generator
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.count = 0
+        #: the count before the current sequence
+        self.before = 0
+
+    def random(self) -> float:
+        """Draw a number."""
+        self.count += 1
+        return super().random()
+
+    def begin_sequence(self) -> None:
+        """Note that what is drawn next is for another sequence."""
+        self.before = self.count
+
+    def skip(self, count: int) -> None:
+        """Pass over numbers, at 10 ns each."""
+        self.count += count
+        for start in range(0, count, _SKIPPED):
+            self.getrandbits(64 * min(_SKIPPED, count - start))  # a number is made of 2 * 32 bits
+
+
+_SKIPPED = 1 << 16
+
+
 @dataclasses.dataclass(frozen=True)
 class Chunking:
     """The sizes and steps of chunks.
@@ -52,7 +83,7 @@ class Chunking:
             step = size
         return cls(size, step, min_chunk_size, variance)
 
-    def chunks(self, lengths: dict[str, int], rng: random.Random) -> Iterator[Chunk]:
+    def chunks(self, lengths: dict[str, int], rng: Draws) -> Iterator[Chunk]:
         """Yield the chunks of one sequence, at least one.
 
         :param lengths: key -> frames of the sequence, for the keys to chunk
@@ -115,7 +146,7 @@ class Chunking:
                 )
         return whole
 
-    def _sizes_and_steps(self, lengths: dict[str, int], rng: random.Random) -> tuple[dict[str, int], dict[str, int]]:
+    def _sizes_and_steps(self, lengths: dict[str, int], rng: Draws) -> tuple[dict[str, int], dict[str, int]]:
         """Return sizes and steps by key for this sequence. A key without size must have a single frame."""
         given_sizes = per_key(self.size, lengths, option="chunking")
         given_steps = per_key(self.step, lengths, option="chunking")
@@ -248,14 +279,14 @@ class Cutting:
         return self.chunking is None and self.context is None
 
     def slices(
-        self, epoch: EpochReader, keys: list[str], *, recurrent_net: bool, rng: random.Random, start: int = 0
+        self, epoch: EpochReader, keys: list[str], *, recurrent_net: bool, rng: Draws, start: int = 0
     ) -> Iterator[Slice]:
         """Yield all sequences of an epoch in its order, cut into chunks if requested, with their context.
 
         :param keys: the data keys to slice
         :param recurrent_net: False: no chunking, unless it is a function
         :param rng: for chunks of random size
-        :param start: position of the first whole sequence
+        :param start: position of the first sequence, unless a function cuts them
         """
         chunking = self.chunking
         if chunking is not None and chunking.function is not None:
@@ -263,16 +294,17 @@ class Cutting:
         elif chunking is None or not recurrent_net:
             parts = epoch.whole_slices(keys, start)
         else:
-            parts = _chunks(epoch, keys, chunking, rng)
+            parts = _chunks(epoch, keys, chunking, rng, start)
         context = self.context
         return parts if context is None else (context.extend(part, keys) for part in parts)
 
 
-def _chunks(epoch: EpochReader, keys: list[str], chunking: Chunking, rng: random.Random) -> Iterator[Slice]:
-    for position, _, lengths in epoch.whole_slices(keys):
+def _chunks(epoch: EpochReader, keys: list[str], chunking: Chunking, rng: Draws, start: int) -> Iterator[Slice]:
+    for position, _, lengths in epoch.whole_slices(keys, start):
+        rng.begin_sequence()
         try:
-            for start, end in chunking.chunks(dict(zip(keys, lengths)), rng):
-                yield position, tuple(start[key] for key in keys), tuple(end[key] for key in keys)
+            for first, end in chunking.chunks(dict(zip(keys, lengths)), rng):
+                yield position, tuple(first[key] for key in keys), tuple(end[key] for key in keys)
         except DataError as exc:
             raise BatchDataError("%s: %s" % (epoch.place(position), exc)) from None
 
