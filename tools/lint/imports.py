@@ -104,6 +104,10 @@ DEFERRED = {
     "soundfile",
     "soxr",
     "pyworld",
+    "datasets",
+    "fsspec",
+    "kaldiio",
+    "tokenizers",
 }
 
 #: The one module for data that loads TensorFlow, inside of a function.

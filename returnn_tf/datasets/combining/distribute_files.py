@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import DatasetDataError, DatasetError, shown
+from returnn_tf.config.errors import DatasetDataError, DatasetError, UserError, shown
 from returnn_tf.config.options import at_least, option
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.combining.base import (
@@ -29,6 +29,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen
+from returnn_tf.datasets.files import file_size
 
 _ORDERS = ("default", "random")
 _ORDERS_OF_INNER = ("seq_ordering", "seq_order_control_dataset", "map_seq_stream")
@@ -262,7 +263,9 @@ def size_of_entry(entry: Any, *, where: str) -> int:
     size = 0
     for path in _files_of(entry):
         try:
-            size += os.path.getsize(os.fspath(path))  # a number would be that of an open file
+            size += file_size(os.fspath(path))  # a number would be that of an open file
+        except UserError as exc:  # of a remote file
+            raise DatasetDataError("%s: %s" % (where, exc)) from exc
         except (OSError, TypeError, ValueError) as exc:
             raise DatasetDataError(
                 "%s: file %s cannot be found: %s (current directory: %s)"

@@ -15,7 +15,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from typing import Optional
+from typing import Optional, Protocol
 
 from returnn_tf.config.options import above, at_least, file_name, option, probability
 from returnn_tf.logging.log import log
@@ -93,6 +93,51 @@ class CacheOptions:
     num_tries: int = option(3, help="how often a copy is begun of a file that changes meanwhile", check=at_least(1))
 
 
+#: Size of a file, and its time of modification in microseconds.
+Facts = tuple[int, int]
+
+
+class Source(Protocol):
+    """A file to copy."""
+
+    @property
+    def name_of_copy(self) -> str:
+        """Return the path of its copy below the folder of copies."""
+
+    def facts(self) -> Facts:
+        """Return what changes with its content; FileNotFoundError or DataError if there is no such file."""
+
+    def blocks(self, size: int) -> Iterator[bytes]:
+        """Yield its content, at most so many bytes at once."""
+
+
+class LocalFile:
+    """A file in the file system.
+
+    :param path: absolute
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+
+    @property
+    def name_of_copy(self) -> str:
+        """Return the path of its copy below the folder of copies: its own."""
+        return self.path.lstrip(os.sep)
+
+    def facts(self) -> Facts:
+        """Return size and time of modification."""
+        status = os.stat(self.path)
+        if not stat.S_ISREG(status.st_mode):
+            raise CopyError("it is not a regular file")
+        return _facts(status)
+
+    def blocks(self, size: int) -> Iterator[bytes]:
+        """Yield the content, at most so many bytes at once."""
+        with open(self.path, "rb", buffering=0) as file:
+            yield from iter(lambda: file.read(size), b"")
+
+
 class FileCache:
     """The copies in a folder.
 
@@ -107,19 +152,26 @@ class FileCache:
 
     def get(self, path: str) -> str:
         """Return the path of an up-to-date copy; that of the original if a copy is impossible, which is logged."""
+        source = os.path.abspath(path)
+        if source.startswith(os.path.join(self.folder, "")):
+            return source
         try:
-            return self._get(os.path.abspath(path))
+            return self.copy(LocalFile(source), source)
         except (CopyError, OSError) as exc:
             reason = str(exc) if isinstance(exc, CopyError) else exc.strerror or str(exc)
             log.warn("no local copy of %r in %r: %s; the file is read where it is" % (path, self.folder, reason))
             return path
 
-    def _get(self, source: str) -> str:
-        if not stat.S_ISREG(os.stat(source).st_mode):
-            raise CopyError("it is not a regular file")
-        if source.startswith(os.path.join(self.folder, "")):
-            return source
-        copy = os.path.join(self.folder, source.lstrip(os.sep))
+    def copy(self, source: Source, name: str) -> str:
+        """Return the path of an up-to-date copy.
+
+        :param name: of the original, for the log
+        :raises CopyError: a copy is impossible
+        :raises OSError: likewise
+        :raises DataError: the original is a remote file that cannot be read
+        """
+        source.facts()  # an error if it is not there
+        copy = os.path.join(self.folder, source.name_of_copy)
         for _ in range(self.options.num_tries):
             if _is_same(source, copy):
                 note_use(copy + LOCK)
@@ -128,7 +180,7 @@ class FileCache:
             self._prepare(copy)
             with _locked(copy):
                 if not _is_same(source, copy):  # else another process has made it
-                    self._copy(source, copy)
+                    self._copy(source, copy, name)
         raise CopyError("it changes all the time")
 
     def _prepare(self, copy: str) -> None:
@@ -140,19 +192,17 @@ class FileCache:
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         self._remove_old()
 
-    def _copy(self, source: str, copy: str) -> None:
+    def _copy(self, source: Source, copy: str, name: str) -> None:
         """Copy a file and verify size and time. Requires the lock."""
-        before = os.stat(source)
-        self._make_space(before.st_size)
-        log.write(3, "copying %r (%.1f MB) to %r" % (source, before.st_size / 1e6, self.folder))
+        before = size, modified = source.facts()
+        self._make_space(size)
+        log.write(3, "copying %r (%.1f MB) to %r" % (name, size / 1e6, self.folder))
         start = time.monotonic()
         part = copy + PART
         try:
-            written = _write(source, part)
-            after = os.stat(source)
-            if written != before.st_size or _facts(before) != _facts(after):
+            if _write(source, part) != size or source.facts() != before:
                 raise CopyError("it changed while it was copied")
-            os.utime(part, ns=(after.st_atime_ns, after.st_mtime_ns))
+            os.utime(part, ns=(modified * _TIME_UNIT, modified * _TIME_UNIT))
             os.replace(part, copy)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -160,7 +210,7 @@ class FileCache:
             raise
         if not _is_same(source, copy):
             raise CopyError("the copy has another size or time of modification than the original")
-        log.write(3, "copied %r in %.1f s" % (source, time.monotonic() - start))
+        log.write(3, "copied %r in %.1f s" % (name, time.monotonic() - start))
 
     def _make_space(self, size: int) -> None:
         wanted = size + max(RESERVE, int(self.options.cleanup_disk_usage_wanted_free_ratio * self._size()))
@@ -217,25 +267,24 @@ class FileCache:
                         yield os.path.getmtime(path), path[: -len(LOCK)]
 
 
-def _facts(status: os.stat_result) -> tuple[int, int]:
+def _facts(status: os.stat_result) -> Facts:
     return status.st_size, status.st_mtime_ns // _TIME_UNIT
 
 
-def _is_same(source: str, copy: str) -> bool:
+def _is_same(source: Source, copy: str) -> bool:
     """Return whether a copy has size and time of the original."""
+    facts = source.facts()
     try:
-        return _facts(os.stat(source)) == _facts(os.stat(copy))
+        return facts == _facts(os.stat(copy))
     except FileNotFoundError:
-        if not os.path.exists(source):
-            raise
         return False
 
 
-def _write(source: str, part: str) -> int:
+def _write(source: Source, part: str) -> int:
     """Copy the content to the disk; return the number of bytes."""
-    with open(source, "rb", buffering=0) as origin, open(part, "wb", buffering=0) as target:
+    with open(part, "wb", buffering=0) as target:
         size = 0
-        while block := origin.read(_BLOCK):
+        for block in source.blocks(_BLOCK):
             rest = memoryview(block)
             while rest:
                 rest = rest[target.write(rest) :]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import glob
 import json
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from returnn_tf.config import Config
+from returnn_tf.config.errors import FileDataError
 from returnn_tf.config.option_values import map_values
 from returnn_tf.config.options import from_options
 from returnn_tf.config.settings.data import DataSettings
-from returnn_tf.datasets.files.cache import CacheOptions, FileCache
+from returnn_tf.datasets.files.cache import CacheOptions, CopyError, FileCache
+from returnn_tf.datasets.files.remote import RemoteFile, is_url
 from returnn_tf.logging.log import log
 
 #: The environment variable with the folder of the copies. If it is empty, nothing is copied.
@@ -39,8 +42,14 @@ def local_copy(path: str, *, wanted: bool) -> str:
     If a copy is impossible, the path itself is returned, and the reason logged. ``DEBUG=1`` in the environment turns
     copies off.
 
+    A file of a store or server, such as ``s3://bucket/name``, is always copied to that folder.
+
     :param wanted: the option ``use_cache_manager`` of the dataset
+    :raises ConfigError: a package for this kind of address is missing
+    :raises DataError: a remote file is not there, cannot be read, or cannot be copied
     """
+    if is_url(path):
+        return copy_to_cache(path)
     if not wanted or os.environ.get("DEBUG") == "1":
         return path
     program = _program()
@@ -69,14 +78,61 @@ def set_up_cache(config: Config) -> None:
 
 
 def copy_to_cache(path: str) -> str:
-    """Return the path of a copy in the cache folder; the path itself if that is impossible or there is no folder."""
+    """Return the path of a copy in the cache folder; the path itself if that is impossible or there is no folder.
+
+    :raises ConfigError: of a remote file, for which the path is of no use; see `local_copy`
+    :raises DataError: likewise
+    """
+    cache = _cache()
+    if not is_url(path):
+        return cache.get(path) if cache else path
+    if cache is None:
+        raise FileDataError("file %r needs a local copy, but $%s is empty: set it to a folder" % (path, FOLDER))
+    try:
+        return cache.copy(RemoteFile(path), path)
+    except (CopyError, OSError) as exc:
+        reason = str(exc) if isinstance(exc, CopyError) else exc.strerror or str(exc)
+        text = "file %r cannot be copied to %r: %s. file_cache_opts or $%s chooses another folder"
+        raise FileDataError(text % (path, cache.folder, reason, FOLDER)) from exc
+
+
+def path_or_content(path: str, *, wanted: bool) -> Union[str, bytes]:
+    """Return the content of a small file of a store or server, of any other the path under which it is read.
+
+    :param wanted: make local copies, of both, see `local_copy`
+    :raises DataError: a remote file cannot be read
+    """
+    return RemoteFile(path).read() if is_url(path) and not wanted else local_copy(path, wanted=wanted)
+
+
+def exists(path: str) -> bool:
+    """Return whether there is such a file, also of a store or server."""
+    return RemoteFile(path).exists() if is_url(path) else os.path.exists(path)
+
+
+def file_size(path: str) -> int:
+    """Return the bytes of a file, also of a store or server.
+
+    :raises OSError: it is not there
+    :raises DataError: likewise, of a remote file
+    """
+    return RemoteFile(path).size if is_url(path) else os.path.getsize(path)
+
+
+def matching_files(pattern: str) -> list[str]:
+    """Return the files that match a pattern, sorted, also of a store or server."""
+    return RemoteFile(pattern).matching() if is_url(pattern) else sorted(glob.glob(pattern))
+
+
+def _cache() -> Optional[FileCache]:
+    """Return the folder with the copies, None if there are to be none."""
     options = _options()
     folder = options.cache_directory or os.environ.get(FOLDER)
     if folder == "":
-        return path
+        return None
     own = os.path.join(tempfile.gettempdir(), "returnn_tf_files_%d" % os.getuid())
     place = own if folder is None else os.path.abspath(os.path.expandvars(os.path.expanduser(folder)))
-    return FileCache(place, options, private=folder is None).get(path)
+    return FileCache(place, options, private=folder is None)
 
 
 def _options() -> CacheOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import errno
 import functools
 import gzip
 import os
@@ -17,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import TextDataError
+from returnn_tf.datasets.core.safe_files import check_regular
+from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.text.bliss import is_bliss, read_bliss
 
 _NEWLINE = 10
@@ -171,24 +174,25 @@ class TextLines:
         XML, whose lines are the transcriptions of its segments with single blanks
     :param skip_empty: leave out lines of no characters; in compressed texts also those of blanks. Segments are kept
     :param keep_open_end: keep a last line without a newline at its end also where the text is not compressed
+    :param name: of the file in messages; default: the path
     :raises DataError: the file is missing, empty or damaged
     """
 
-    def __init__(self, path: str, *, skip_empty: bool, keep_open_end: bool = True) -> None:
-        self.path = path
+    def __init__(self, path: str, *, skip_empty: bool, keep_open_end: bool = True, name: str = "") -> None:
+        self.path = name or path
         bliss, packed = is_bliss(path), _is_gzip(path)
-        self._index = LineIndex(path, skip_empty=skip_empty and not bliss, skip_blank=packed)
+        self._index = LineIndex(self.path, skip_empty=skip_empty and not bliss, skip_blank=packed)
         try:
             with _opened(path, bliss, packed) as file:
                 self._file = os.dup(file.fileno())
             weakref.finalize(self, os.close, self._file)  # datasets are not closed
             self._size = os.fstat(self._file).st_size
             if not self._size:
-                raise TextDataError("text file %r is empty." % path)
+                raise TextDataError("text file %r is empty." % self.path)
             for start, block in self._blocks():
                 self._index.add(start, block)
         except (OSError, EOFError, zlib.error) as exc:
-            raise TextDataError("text file %r can't be read: %s" % (path, exc)) from exc
+            raise TextDataError("text file %r can't be read: %s" % (self.path, exc)) from exc
         self.keeps_open_end = packed or keep_open_end
         self.has_open_end = self._index.finish(self._size, keep_open_end=self.keeps_open_end)
 
@@ -258,6 +262,24 @@ class TextLines:
             for _, block in self._blocks()
         ]
         return np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+
+
+def lines_of_corpus(path: str, *, use_cache_manager: bool) -> TextLines:
+    """Return the lines of a file that lists a corpus, local or remote, without those of no characters.
+
+    :param use_cache_manager: the option of the dataset
+    :raises DataError: the file is missing, empty or damaged
+    """
+    local = local_copy(path, wanted=use_cache_manager)
+    try:
+        check_regular(local)
+        if os.path.isdir(local):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    except FileNotFoundError:
+        raise TextDataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
+    except OSError as exc:
+        raise TextDataError("file %r cannot be read: %s" % (path, exc.strerror or exc)) from None
+    return TextLines(local, skip_empty=True, name=path)
 
 
 def _is_blank(content: NDArray[np.uint8]) -> NDArray[np.bool_]:
