@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
-from typing import Any, Optional
+from typing import Any, BinaryIO, Optional, Union
 
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import FileDataError
@@ -13,38 +15,70 @@ from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.safe_files import check_regular, open_regular
 
 #: Seconds by which a part may end after the end of the file, since times in corpora are rounded.
-_TOLERANCE = 0.1
+TOLERANCE = 0.1
 
 
-def read_range(path: str, start: float, end: Optional[float]) -> tuple[NDArray[Any], int]:
+def read_range(
+    content: Union[str, bytes], start: float, end: Optional[float], *, name: str = ""
+) -> tuple[NDArray[Any], int]:
     """Decode a part of an audio file.
 
+    :param content: path of the file, or its content
     :param start: in seconds
     :param end: in seconds; None: the end of the file
+    :param name: of the file, for errors; default: the path
     :return: (samples, sample rate), as `read_audio` does
     :raises DataError: the file is missing or damaged, or the part is outside of it
     """
     with optional_package("to decode audio"):
         import soundfile
-    _check(path)
+    if isinstance(content, str):
+        name = name or content
+        _check(content)
     try:
-        with soundfile.SoundFile(path) as file:
+        with soundfile.SoundFile(content if isinstance(content, str) else io.BytesIO(content)) as file:
             rate, total = int(file.samplerate), int(file.frames)
-            first, last = round(start * rate), total if end is None else round(end * rate)
-            if first >= total or last > total + _TOLERANCE * rate:
-                raise FileDataError(
-                    "audio file %r has %.3f s, but the segment is from %g to %s s"
-                    % (path, total / rate, start, "the end" if end is None else "%g" % end)
-                )
+            first, last = _bounds(total, rate, start, end, name)
             file.seek(first)
-            samples = file.read(min(last, total) - first, dtype="float64")
-        with open_regular(path) as content:
-            cut_off = end is None and missing_wav_bytes(content, path)
+            samples = file.read(last - first, dtype="float64")
+        with _opened(content) as raw:
+            cut_off = end is None and missing_wav_bytes(raw, name)
     except (soundfile.SoundFileError, RuntimeError, OSError) as exc:
-        raise FileDataError("audio file %r cannot be decoded: %s Is it damaged?" % (path, exc)) from exc
-    if cut_off or len(samples) < min(last, total) - first:
-        raise FileDataError("audio file %r is incomplete: it ends within the segment from %g s on" % (path, start))
+        cause = exc if isinstance(content, str) else getattr(exc, "error_string", exc)  # which names an object
+        raise FileDataError("audio file %r cannot be decoded: %s Is it damaged?" % (name, cause)) from exc
+    if cut_off or len(samples) < last - first:
+        raise FileDataError("audio file %r is incomplete: it ends within the segment from %g s on" % (name, start))
     return samples, rate
+
+
+def part_of(samples: NDArray[Any], rate: int, start: float, end: Optional[float], name: str) -> NDArray[Any]:
+    """Return a part of the samples of a whole file, see `read_range`."""
+    first, last = _bounds(len(samples), rate, start, end, name)
+    return samples[first:last]
+
+
+def _bounds(total: int, rate: int, start: float, end: Optional[float], name: str) -> tuple[int, int]:
+    """Return the first sample of a part, and that after its last one; DataError if it is outside of the file."""
+    first, last = round(start * rate), total if end is None else round(end * rate)
+    if first >= total or last > total + TOLERANCE * rate:
+        raise FileDataError(
+            "audio file %r has %.3f s, but the segment is from %g to %s s"
+            % (name, total / rate, start, "the end" if end is None else "%g" % end)
+        )
+    return first, min(last, total)
+
+
+def channel_of(samples: NDArray[Any], track: int, name: str) -> NDArray[Any]:
+    """Return the samples of a channel, from 0; of a file with one, all; DataError if there is no such channel."""
+    channels = 1 if samples.ndim == 1 else samples.shape[1]
+    if track >= channels:
+        text = "audio file %r has %d channel%s, but no track %d (they count from 0)"
+        raise FileDataError(text % (name, channels, "" if channels == 1 else "s", track))
+    return samples if samples.ndim == 1 else np.ascontiguousarray(samples[:, track])
+
+
+def _opened(content: Union[str, bytes]) -> BinaryIO:
+    return io.BytesIO(content) if isinstance(content, bytes) else open_regular(content)
 
 
 def duration(path: str) -> float:

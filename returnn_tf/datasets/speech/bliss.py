@@ -16,7 +16,7 @@ from returnn_tf.config.options import above, option
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.tags import warn_of_unknown
 from returnn_tf.datasets.files import local_copy
-from returnn_tf.datasets.speech.audio_range import duration, read_range
+from returnn_tf.datasets.speech.audio_range import channel_of, duration, read_range
 from returnn_tf.datasets.speech.utterances import IndexedUtterances, UtteranceDataset
 from returnn_tf.datasets.text.bliss import read_bliss
 from returnn_tf.datasets.text.orth import make_post_processing
@@ -144,11 +144,7 @@ class BlissDataset(IndexedUtterances["_Index"]):
         end = self.index.ends[index]
         path = local_copy(self._recording(index), wanted=self.opts.use_cache_manager)
         samples, rate = read_range(path, self.index.starts[index], None if end == float("inf") else end)
-        track, channels = self.index.tracks[index], 1 if samples.ndim == 1 else samples.shape[1]
-        if track >= channels:
-            text = "audio file %r has %d channel%s, but no track %d (they count from 0)"
-            raise FileDataError(text % (path, channels, "" if channels == 1 else "s", track))
-        return samples if samples.ndim == 1 else np.ascontiguousarray(samples[:, track]), rate
+        return channel_of(samples, self.index.tracks[index], path), rate
 
     def _recording(self, index: int) -> str:
         path = self.file_of(index)

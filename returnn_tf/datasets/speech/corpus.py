@@ -1,0 +1,194 @@
+"""Corpora of speech in the formats of other toolkits: what their datasets share once a format is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Protocol, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config.errors import DataError, FileDataError, FileError
+from returnn_tf.config.options import between, option
+from returnn_tf.datasets.audio import AudioFeatures
+from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
+from returnn_tf.datasets.core.safe_files import path_of
+from returnn_tf.datasets.core.tags import warn_of_unknown
+from returnn_tf.datasets.speech.utterances import IndexedUtterances, UtteranceDataset, random_subset
+from returnn_tf.datasets.text.orth import make_post_processing
+from returnn_tf.util.packed_strings import PackedStrings
+
+
+class Utterances(Protocol):
+    """The utterances of a corpus, read from its files; the methods may be called in several threads."""
+
+    #: the tag of each
+    tags: PackedStrings
+
+    def place(self, entry: int) -> str:
+        """Return where an utterance is declared, e.g. a file and a line, for errors."""
+
+    def text(self, entry: int) -> str:
+        """Return the transcription; DataError if there is none."""
+
+    def file_of(self, entry: int) -> str:
+        """Return the file with the audio, for errors."""
+
+    def samples(self, entry: int, features: AudioFeatures) -> tuple[NDArray[Any], int]:
+        """Return samples and sample rate.
+
+        :param features: decodes audio files
+        """
+
+    def seconds(self) -> NDArray[np.float64]:
+        """Return the durations of all; DataError if they are not known."""
+
+    def close(self) -> None:
+        """Close the files; they are reopened on demand."""
+
+
+class ChosenUtterances:
+    """Those utterances of a corpus that the options keep.
+
+    :param entries: their numbers in the corpus, in the order of the dataset
+    """
+
+    def __init__(self, corpus: Utterances, entries: NDArray[np.int64]):
+        self.corpus = corpus
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.entries[index])
+
+
+class CorpusDataset(IndexedUtterances[ChosenUtterances]):
+    """A dataset of a corpus in a format of its own; a subclass implements `open_corpus`.
+
+    Its options are those that all such datasets have: for the features, the labels, and which utterances are kept.
+    """
+
+    @dataclass
+    class Options(UtteranceDataset.Options):
+        path: Union[str, list[Any]] = option(help="the corpus, or a list of several that become one")
+        audio: Optional[dict[str, Any]] = option(
+            None, help="options of the features, {} for all defaults; None: without audio"
+        )
+        targets: Optional[Any] = option(None, help="options of the vocabulary, or a vocabulary; None: without labels")
+        orth_post_process: Any = option(None, help="functions on the text: names, functions or a list of these")
+        segment_file: Optional[str] = option(None, help="only these tags: text file, one per line, .gz allowed")
+        fixed_random_subset: Union[None, float] = option(
+            None, help="keep this number of sequences, below 1 this fraction of them, chosen and shuffled at random"
+        )
+        fixed_random_subset_seed: int = option(42, help="seed of this choice", check=between(0, 2**32 - 1))
+        epoch_wise_filter: Optional[dict[Any, Any]] = option(
+            None,
+            help="only the shortest sequences in some epochs: {(first, last): {'max_mean_len': x}}, in 10 ms",
+        )
+        use_cache_manager: bool = option(
+            False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
+        )
+
+    def setup(self) -> None:
+        """Check all options; the corpus is read when the first epoch begins."""
+        opts = self.opts
+        self.set_up(audio=opts.audio, targets=opts.targets)
+        paths = opts.path if isinstance(opts.path, (list, tuple)) else [opts.path]
+        if not paths:
+            raise FileError("%s: option 'path' is empty" % self._owner())
+        self.paths = [path_of(path, where="%s: option 'path'" % self._owner()) for path in paths]
+        self._filter = EpochFilter.parse(opts.epoch_wise_filter, owner=self._owner())
+        self._post_process = make_post_processing(opts.orth_post_process, owner="%s: orth_post_process" % self._owner())
+        random_subset(0, opts.fixed_random_subset, 0, self._owner())
+        if not self.has_text() and self.targets is not None:
+            raise FileError("%s: option 'targets' needs texts, but the corpus is without" % self._owner())
+        self.data_specs = self.specs_by_key()
+
+    def specs_by_key(self) -> dict[str, DataSpec]:
+        """Return the format of all data keys that the options and the corpus allow."""
+        without = () if self.has_text() else ("orth", "raw")
+        return {key: spec for key, spec in super().specs_by_key().items() if key not in without}
+
+    def has_text(self) -> bool:
+        """Return whether the corpus has texts."""
+        return True
+
+    def open_corpus(self) -> Utterances:
+        """Read which utterances there are.
+
+        :raises DataError: a file is missing, damaged or of another format; names it
+        """
+        raise NotImplementedError("%s.open_corpus" % type(self).__name__)
+
+    def read_index(self) -> ChosenUtterances:
+        """Read the corpus, and choose the utterances."""
+        opts = self.opts
+        with self._wanted_by("path"):
+            corpus = self.open_corpus()
+        tags = corpus.tags
+        if not len(tags):
+            raise FileDataError("%s: there are no utterances in %s" % (self._owner(), ", ".join(map(repr, self.paths))))
+        twice = tags.repeated()
+        if twice:
+            first = next(entry for entry, tag in enumerate(tags) if tag == tags[twice[0]])
+            text = "%s: %s: the tag %r is that of %s, too, but tags must differ"
+            raise FileDataError(text % (self._owner(), corpus.place(twice[0]), tags[first], corpus.place(first)))
+        entries = np.arange(len(tags))
+        allowed = self.tags_of_segment_file()
+        if allowed is not None:
+            entries = np.flatnonzero(np.fromiter((tag in allowed for tag in tags), bool, len(tags)))
+            if not len(entries):
+                text = "%s: none of its %d sequences is in segment_file %r (%d tags)"
+                raise FileDataError(text % (self._owner(), len(tags), opts.segment_file, len(allowed)))
+            warn_of_unknown(self._owner(), "segment_file", opts.segment_file, allowed, tags)
+        order = random_subset(len(entries), opts.fixed_random_subset, opts.fixed_random_subset_seed, self._owner())
+        return ChosenUtterances(corpus, entries if order is None else entries[order])
+
+    def tag(self, index: int) -> str:
+        """Return the tag."""
+        return self.index.corpus.tags[self.index[index]]
+
+    def text(self, index: int) -> str:
+        """Return the transcription after ``orth_post_process``."""
+        return self._post_process(self.index.corpus.text(self.index[index]))
+
+    def file_of(self, index: int) -> str:
+        """Return the file with the audio."""
+        return self.index.corpus.file_of(self.index[index])
+
+    def samples(self, index: int) -> tuple[NDArray[Any], int]:
+        """Return samples and sample rate."""
+        assert self.features is not None
+        return self.index.corpus.samples(self.index[index], self.features)
+
+    def read_again(self, index: int, epoch: int, keys: Sequence[str], nth: int) -> dict[str, NDArray[Any]]:
+        """Read a sequence; errors name the place where it is declared."""
+        try:
+            return super().read_again(index, epoch, keys, nth)
+        except DataError as exc:
+            raise FileDataError("%s: %s" % (self.index.corpus.place(self.index[index]), exc)) from exc
+
+    def seq_lengths(self) -> NDArray[Any]:
+        """Return the durations [num_seqs] in units of 10 ms."""
+        chosen = self.index
+        with self._wanted_by("path"):
+            seconds = chosen.corpus.seconds()[chosen.entries]
+        lengths: NDArray[Any] = np.floor(seconds * 100 + 1e-6).astype(np.int64)
+        return lengths
+
+    def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
+        """Return corpus indices in the order of an epoch, after ``epoch_wise_filter``."""
+        order = super().seq_order(epoch)
+        assert order is not None
+        for entry in self._filter.at(max(epoch, 1)):
+            order = limit_mean_length(order, self.needed_lengths()[order], entry.get("max_mean_len"))
+        return order
+
+    def close(self) -> None:
+        """Close the files; they are reopened on demand."""
+        if self._index is not None:
+            self._index.corpus.close()

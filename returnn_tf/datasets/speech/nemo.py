@@ -1,0 +1,196 @@
+"""NeMoDataset: the manifests of NVIDIA NeMo, one JSON object per line for each utterance."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config.errors import FileDataError, shown
+from returnn_tf.config.options import option
+from returnn_tf.datasets.audio import AudioFeatures
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.files import is_url, path_or_content
+from returnn_tf.datasets.speech.audio_range import TOLERANCE, read_range
+from returnn_tf.datasets.speech.corpus import CorpusDataset
+from returnn_tf.datasets.text.json_lines import JsonLines
+from returnn_tf.util.packed_strings import PackedStrings
+
+_UNKNOWN = -1.0
+
+
+def folder_of(path: str) -> str:
+    """Return the folder of a file, also of a remote one."""
+    return path.rpartition("/")[0] if is_url(path) else os.path.dirname(path)
+
+
+def joined(folder: str, path: str) -> str:
+    """Return a path that may be relative to a folder, one of which may be an address of a remote file."""
+    return path if is_url(path) or not folder else os.path.join(folder, path)
+
+
+def number_of_seconds(value: Any, what: str) -> Optional[float]:
+    """Return a time of a manifest; None: it is not given.
+
+    :raises DataError: it is no number of seconds
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise FileDataError("%r is %s, but must be a number of seconds" % (what, shown(value)))
+    return float(value)
+
+
+@register_dataset()
+class NeMoDataset(CorpusDataset):
+    """Manifests of NVIDIA NeMo: files of lines such as ``{"audio_filepath": "a.wav", "duration": 1.5, "text": "..."}``.
+
+    ``audio_filepath`` is relative to the folder of its manifest. The utterance is the part of the file from ``offset``
+    on (default: 0) that is ``duration`` long (default: the rest), both in seconds; at most 0.1 s are taken for rounding
+    at the end of the file. The tag is ``audio_filepath``, with an offset ``audio_filepath@offset``, or the value of
+    ``tag_field``.
+
+    The lines are indexed when the first epoch begins, with 16 bytes for each and its tag; they stay on the disk.
+
+    Data keys: ``data`` are features, ``classes`` labels, ``orth`` the bytes of the text, ``raw`` is the text. For
+    ``sorted`` etc. the length of a sequence is its ``duration``.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> train = {"class": "NeMoDataset", "path": ["a/manifest.json", "b/manifest.json"], "audio": {},
+    ...          "targets": {"class": "SentencePieces", "model_file": "spm.model"}, "seq_ordering": "laplace:.1000"}
+    >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
+    """
+
+    @dataclass
+    class Options(CorpusDataset.Options):
+        path: Union[str, list[Any]] = option(help="manifest, .gz allowed, or a list of several")
+        audio_dir: Optional[str] = option(
+            None, help="directory of audio files with a relative path; default: that of the manifest"
+        )
+        tag_field: Optional[str] = option(None, help="field of the lines with the tag, e.g. 'id'")
+        text_field: Optional[str] = option(
+            "text", help="field of the lines with the transcription; None: there are no texts"
+        )
+
+    def has_text(self) -> bool:
+        """Return whether the lines have a text."""
+        return self.opts.text_field is not None
+
+    def open_corpus(self) -> NeMoUtterances:
+        """Index the lines."""
+        opts = self.opts
+        return NeMoUtterances(
+            self.paths,
+            folder=opts.audio_dir,
+            tag_field=opts.tag_field,
+            text_field=opts.text_field,
+            use_cache_manager=opts.use_cache_manager,
+        )
+
+
+class NeMoUtterances:
+    """The lines of manifests.
+
+    :param folder: of audio files with a relative path; None: that of the manifest
+    :param tag_field: with the tag; None: made of the path and the offset
+    :param text_field: with the transcription; None: there is none
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        folder: Optional[str],
+        tag_field: Optional[str],
+        text_field: Optional[str],
+        use_cache_manager: bool,
+    ):
+        self._folders = [folder_of(path) if folder is None else folder for path in paths]
+        self._text_field = text_field
+        self._use_cache_manager = use_cache_manager
+        self._lines = JsonLines(paths, use_cache_manager=use_cache_manager)
+        self.tags = PackedStrings()
+        self._numbers, self._seconds = array("q"), array("d")  # line and duration of each utterance
+        for number in range(len(self._lines)):
+            if self._lines.is_blank(number):
+                continue
+            entry = self._lines.get(number)
+            try:
+                self.tags.append(_tag(entry, tag_field))
+                seconds = number_of_seconds(entry.get("duration"), "duration")
+            except FileDataError as exc:
+                raise FileDataError("%s: %s" % (self._lines.place(number), exc)) from None
+            self._seconds.append(_UNKNOWN if seconds is None else seconds)
+            self._numbers.append(number)
+
+    def place(self, entry: int) -> str:
+        """Return manifest and line of an utterance."""
+        return self._lines.place(self._numbers[entry])
+
+    def _get(self, entry: int) -> Mapping[str, Any]:
+        return self._lines.get(self._numbers[entry])
+
+    def text(self, entry: int) -> str:
+        """Return the transcription."""
+        line = self._get(entry)
+        assert self._text_field is not None
+        text = line.get(self._text_field)
+        if not isinstance(text, str):
+            missing = "there is no %r, only %s; set text_field=None if there are no texts" % (
+                self._text_field,
+                ", ".join(sorted(map(repr, line))),
+            )
+            wrong = "%r is %s, but must be a string" % (self._text_field, shown(text))
+            raise FileDataError(wrong if self._text_field in line else missing)
+        return text
+
+    def file_of(self, entry: int) -> str:
+        """Return the path of the audio file."""
+        return joined(self._folders[self._lines.file_of(self._numbers[entry])], self._get(entry)["audio_filepath"])
+
+    def samples(self, entry: int, features: AudioFeatures) -> tuple[NDArray[Any], int]:
+        """Return samples and sample rate of an utterance."""
+        line, path = self._get(entry), self.file_of(entry)
+        content = path_or_content(path, wanted=self._use_cache_manager)
+        start, seconds = number_of_seconds(line.get("offset"), "offset"), self._seconds[entry]
+        if start is not None:
+            return read_range(content, start, None if seconds == _UNKNOWN else start + seconds, name=path)
+        samples, rate = features.read(content, name=path)
+        excess = 0.0 if seconds == _UNKNOWN else len(samples) / rate - seconds
+        if excess < -TOLERANCE:
+            text = "audio file %r has %.3f s, but 'duration' is %g; is it cut off?"
+            raise FileDataError(text % (path, len(samples) / rate, seconds))
+        return samples[: round(seconds * rate)] if excess > TOLERANCE else samples, rate
+
+    def seconds(self) -> NDArray[np.float64]:
+        """Return the durations."""
+        seconds = np.asarray(self._seconds)
+        unknown = np.flatnonzero(seconds == _UNKNOWN)
+        if len(unknown):
+            raise FileDataError("%s: there is no 'duration', by which to order" % self.place(int(unknown[0])))
+        return seconds
+
+    def close(self) -> None:
+        """Do nothing: an open manifest is part of the index."""
+
+
+def _tag(entry: Mapping[str, Any], field: Optional[str]) -> str:
+    path = entry.get("audio_filepath")
+    if not isinstance(path, str) or not path:
+        raise FileDataError(
+            "'audio_filepath' is %s, but must be a path" % shown(path)
+            if "audio_filepath" in entry
+            else "there is no 'audio_filepath', only %s" % (", ".join(sorted(map(repr, entry))) or "{}")
+        )
+    if field is None:
+        offset = number_of_seconds(entry.get("offset"), "offset")
+        return path if offset is None else "%s@%s" % (path, offset)
+    tag = entry.get(field)
+    if isinstance(tag, bool) or not isinstance(tag, (str, int)) or tag == "":
+        raise FileDataError("tag_field %r is %s, but must be a string or an integer" % (field, shown(tag)))
+    return str(tag)
