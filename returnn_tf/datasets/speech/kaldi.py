@@ -1,0 +1,366 @@
+"""KaldiDataset: data directories of Kaldi, with audio or with features and alignments in archives."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config.errors import FileDataError, FileError, shown
+from returnn_tf.config.options import option
+from returnn_tf.datasets.audio import AudioFeatures
+from returnn_tf.datasets.core.data_spec import DataSpec, spec_of_array
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.files import exists, is_url, path_or_content
+from returnn_tf.datasets.speech.audio_range import channel_of, duration, part_of, read_range
+from returnn_tf.datasets.speech.corpus import CorpusDataset
+from returnn_tf.datasets.speech.kaldi_files import (
+    Archives,
+    Table,
+    first_value,
+    is_command,
+    is_in_archive,
+    number,
+    output_of,
+)
+from returnn_tf.util.packed_strings import PackedStrings
+
+_OPEN = float("inf")
+_FRAME = 0.01  # seconds
+_MOST_CHANNELS = 32767
+
+
+@register_dataset()
+class KaldiDataset(CorpusDataset):
+    """Data directories of Kaldi: ``wav.scp``, ``segments``, ``text``; ``feats.scp`` and the like with their archives.
+
+    With ``audio``, the utterances are those of ``segments``, or if there is none, of ``wav.scp``, whose entries are
+    audio files or places in archives. ``arrays`` are further data keys, or ``data`` in place of audio: matrices
+    [time, dim] or vectors [time], e.g. alignments; they need the package kaldiio. Without audio, the utterances are
+    those of the first of these, or of ``text``. Each other file must have all of the utterances; ``text`` if there are
+    ``targets``.
+
+    Entries of ``wav.scp`` that are commands, ``sph2pipe a.sph |``, are an error: nothing in data files is executed.
+    With ``run_pipes`` they are run by bash, for each utterance.
+
+    Data keys: ``data`` are features, ``classes`` labels, ``orth`` the bytes of the text, ``raw`` is the text, and those
+    of ``arrays``; the text only if there is the file ``text``. For ``sorted`` etc. the length of a sequence is that in
+    ``utt2dur``, ``segments``, ``utt2num_frames`` or the audio file, the first of these that is there.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> train = {"class": "KaldiDataset", "path": "data/train", "audio": None, "arrays": {"data": "feats.scp"},
+    ...          "targets": {"vocab_file": "words.txt", "unknown_label": "<unk>"}, "seq_ordering": "laplace:.1000"}
+    >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
+    """
+
+    @dataclass
+    class Options(CorpusDataset.Options):
+        path: Union[str, list[Any]] = option(help="data directory, or a list of several")
+        arrays: Optional[dict[str, Any]] = option(
+            None, help="{data key: name of a scp file in the directory}, e.g. {'data': 'feats.scp'}"
+        )
+        root: Optional[str] = option(
+            None, help="directory of relative paths in scp files; default: the current one, as in Kaldi's recipes"
+        )
+        run_pipes: bool = option(False, help="run commands in wav.scp, whose output is audio, as your user")
+
+    def setup(self) -> None:
+        """Check all options, and read the first entry of each array; the rest is read when the first epoch begins."""
+        opts = self.opts
+        self._arrays = self._checked_arrays()
+        self._archives = Archives(opts.root, use_cache_manager=opts.use_cache_manager)
+        super().setup()
+        with self._wanted_by("arrays"):
+            specs = {key: self._spec_of(name) for key, name in self._arrays.items()}
+        self.data_specs = {**self.data_specs, **self.windowed(specs)}
+
+    def _checked_arrays(self) -> dict[str, str]:
+        opts = self.opts
+        arrays = opts.arrays or {}
+        taken = {"data": opts.audio is not None, "classes": opts.targets is not None, "orth": True, "raw": True}
+        options = {"data": "audio", "classes": "targets"}
+        for key, name in arrays.items():
+            if not isinstance(key, str) or not isinstance(name, str):
+                text = "%s: option 'arrays' must map data keys to names of scp files, not %s to %s"
+                raise FileError(text % (self._owner(), shown(key), shown(name)))
+            if taken.get(key):
+                by = "option %r" % options[key] if key in options else "text"
+                raise FileError("%s: option 'arrays': the key %r is that of the %s" % (self._owner(), key, by))
+        return dict(arrays)
+
+    def _spec_of(self, name: str) -> DataSpec:
+        """Return the format of an array, from its first entry."""
+        path = os.path.join(self.paths[0], name)
+        value = first_value(path, use_cache_manager=self.opts.use_cache_manager)
+        try:
+            return spec_of_array(self._archives.array(value))
+        except FileDataError as exc:
+            raise FileDataError("file %r, line 1: %s" % (path, exc)) from exc
+
+    @property
+    def num_outputs(self) -> dict[str, Any]:
+        """Return (dim, number of axes with time) by key."""
+        return {**super().num_outputs, **{key: self._dims_by_key()[key] for key in self._arrays}}
+
+    @property
+    def num_inputs(self) -> int:
+        """Return the dim of "data"; 0 without."""
+        return self._dims_by_key()["data"][0] if "data" in self._arrays else super().num_inputs
+
+    def has_text(self) -> bool:
+        """Return whether there are transcriptions, or have to be."""
+        return self.opts.targets is not None or exists(os.path.join(self.paths[0], "text"))
+
+    def open_corpus(self) -> KaldiUtterances:
+        """Read the tables."""
+        folders = [
+            _Folder(
+                path,
+                self._archives,
+                with_audio=self.features is not None,
+                with_text=self.targets is not None,
+                arrays=self._arrays,
+                run_pipes=self.opts.run_pipes,
+                use_cache_manager=self.opts.use_cache_manager,
+            )
+            for path in self.paths
+        ]
+        return KaldiUtterances(folders)
+
+    def _read_key(self, key: str, index: int, seed: list[int]) -> NDArray[Any]:
+        if key not in self._arrays:
+            return super()._read_key(key, index, seed)
+        corpus = self.index.corpus
+        assert isinstance(corpus, KaldiUtterances)
+        return corpus.array(key, self.index[index])
+
+
+class KaldiUtterances:
+    """The utterances of several data directories, one after the other."""
+
+    def __init__(self, folders: Sequence[_Folder]):
+        self._folders = folders
+        self._starts = np.cumsum([0, *map(len, folders)])
+        if len(folders) == 1:
+            self.tags = folders[0].names
+        else:
+            self.tags = PackedStrings()
+            for folder in folders:
+                for name in folder.names:
+                    self.tags.append(name)
+
+    def _find(self, entry: int) -> tuple[_Folder, int]:
+        number = int(np.searchsorted(self._starts, entry, side="right")) - 1
+        return self._folders[number], entry - int(self._starts[number])
+
+    def place(self, entry: int) -> str:
+        """Return file and line of an utterance."""
+        folder, row = self._find(entry)
+        return folder.main.place(row)
+
+    def text(self, entry: int) -> str:
+        """Return the transcription."""
+        folder, row = self._find(entry)
+        return folder.text(row)
+
+    def file_of(self, entry: int) -> str:
+        """Return the file with the audio."""
+        folder, row = self._find(entry)
+        return folder.file_of(row)
+
+    def samples(self, entry: int, features: AudioFeatures) -> tuple[NDArray[Any], int]:
+        """Return samples and sample rate."""
+        folder, row = self._find(entry)
+        return folder.samples(row, features)
+
+    def array(self, key: str, entry: int) -> NDArray[Any]:
+        """Return a matrix or vector."""
+        folder, row = self._find(entry)
+        return folder.array(key, row)
+
+    def seconds(self) -> NDArray[np.float64]:
+        """Return the durations."""
+        return np.concatenate([folder.seconds() for folder in self._folders])
+
+    def close(self) -> None:
+        """Do nothing: archives are open only while they are read."""
+
+
+class _Folder:
+    """The tables of a data directory.
+
+    :param archives: read what the tables refer to
+    :param with_audio: read ``wav.scp``, and ``segments`` if it is there
+    :param with_text: each utterance must have a transcription
+    :param arrays: data key -> name of a scp file
+    :param run_pipes: run commands in ``wav.scp``
+    """
+
+    def __init__(
+        self,
+        path: str,
+        archives: Archives,
+        *,
+        with_audio: bool,
+        with_text: bool,
+        arrays: Mapping[str, str],
+        run_pipes: bool,
+        use_cache_manager: bool,
+    ):
+        self._path = path
+        self._archives = archives
+        self._use_cache_manager = use_cache_manager
+        self._wav = self._table("wav.scp") if with_audio else None
+        self._segments = (
+            _Segments(table, self._wav) if self._wav and (table := self._table_if_any("segments")) else None
+        )
+        tables = {key: self._table(name) for key, name in arrays.items()}
+        self._text = self._table_if_any("text")
+        segments = None if self._segments is None else self._segments.table
+        mains = [table for table in (segments, self._wav, *tables.values(), self._text) if table is not None]
+        if not mains:
+            raise FileDataError("directory %r has no 'text', and neither 'audio' nor 'arrays' are wanted" % path)
+        #: the table with a line for each utterance
+        self.main: Table = mains[0]
+        self.names = self.main.names
+        if self._text is None and with_text:
+            self._table("text")  # an error that says so
+        self._text_rows = None if self._text is None else self._rows_of(self._text, all_there=with_text)
+        self._arrays = {key: (table, self._rows_of(table)) for key, table in tables.items()}
+        if self._wav is not None and not run_pipes:
+            _refuse_commands(self._wav)
+
+    def _table(self, name: str) -> Table:
+        return Table(os.path.join(self._path, name), use_cache_manager=self._use_cache_manager)
+
+    def _table_if_any(self, name: str) -> Optional[Table]:
+        return self._table(name) if exists(os.path.join(self._path, name)) else None
+
+    def _rows_of(self, table: Table, *, all_there: bool = True) -> NDArray[np.int64]:
+        """Return the row of each utterance in another table, -1 for one that may be missing and is."""
+        return table.rows(self.names, self.main.path, all_there=all_there)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def text(self, row: int) -> str:
+        """Return the transcription."""
+        if self._text is None or self._text_rows is None:
+            raise FileDataError("directory %r has no file 'text'" % self._path)
+        if self._text_rows[row] < 0:
+            raise FileDataError("file %r has no line for it" % self._text.path)
+        return self._text.value(int(self._text_rows[row]))
+
+    def array(self, key: str, row: int) -> NDArray[Any]:
+        """Return a matrix or vector."""
+        table, rows = self._arrays[key]
+        try:
+            return self._archives.array(table.value(int(rows[row])))
+        except FileDataError as exc:
+            raise FileDataError("%s: %s" % (table.place(int(rows[row])), exc)) from exc
+
+    def _recording(self, row: int) -> str:
+        """Return the value in ``wav.scp`` for an utterance."""
+        assert self._wav is not None
+        return self._wav.value(row if self._segments is None else int(self._segments.recordings[row]))
+
+    def file_of(self, row: int) -> str:
+        """Return the file or command with the audio."""
+        if self._wav is None:
+            return ""
+        value = self._recording(row)
+        return value if is_command(value) else self._archives.resolve(value)
+
+    def samples(self, row: int, features: AudioFeatures) -> tuple[NDArray[Any], int]:
+        """Return samples and sample rate."""
+        value, name = self._recording(row), self.file_of(row)
+        segment = None if self._segments is None else self._segments.bounds(row)
+        if is_in_archive(value):
+            samples, rate = self._archives.audio(value)
+            samples = samples if segment is None else part_of(samples, rate, *segment, name)
+        else:
+            content = output_of(value) if is_command(value) else path_or_content(name, wanted=self._use_cache_manager)
+            read = features.read(content, name=name) if segment is None else read_range(content, *segment, name=name)
+            samples, rate = read
+        if self._segments is not None and self._segments.channels[row] >= 0:
+            samples = channel_of(samples, self._segments.channels[row], name)
+        return samples, rate
+
+    def seconds(self) -> NDArray[np.float64]:
+        """Return the durations; DataError if nothing tells them."""
+        table = self._table_if_any("utt2dur")
+        if table is not None:
+            return table.numbers()[self._rows_of(table)]
+        if self._segments is not None:
+            return self._of_segments(self._segments)
+        table = self._table_if_any("utt2num_frames")
+        if table is not None:
+            return table.numbers()[self._rows_of(table)] * _FRAME
+        if self._wav is None:
+            raise FileDataError(
+                "directory %r has neither 'utt2dur' nor 'utt2num_frames', by which to order; "
+                "Kaldi's utils/data/get_utt2num_frames.sh writes them" % self._path
+            )
+        return np.array([self._of_file(row) for row in range(len(self))])
+
+    def _of_segments(self, segments: _Segments) -> NDArray[np.float64]:
+        ends = np.array(segments.ends)
+        for row in np.flatnonzero(np.isinf(ends)).tolist():
+            ends[row] = self._of_file(row)
+        seconds: NDArray[np.float64] = ends - np.asarray(segments.starts)
+        return seconds
+
+    def _of_file(self, row: int) -> float:
+        """Return the duration in the header of a recording."""
+        value = self._recording(row)
+        if is_command(value) or is_in_archive(value) or is_url(value):
+            text = "%s: the duration of %r is not known; Kaldi's utils/data/get_utt2dur.sh writes 'utt2dur'"
+            raise FileDataError(text % (self.main.place(row), value))
+        return duration(self._archives.resolve(value))
+
+
+class _Segments:
+    """The file ``segments``: parts of recordings, ``utterance recording start end [channel]``; -1 is the end of it.
+
+    :param wav: the recordings
+    """
+
+    def __init__(self, table: Table, wav: Table):
+        self.table = table
+        self.starts, self.ends, self.channels = array("d"), array("d"), array("h")
+        names = PackedStrings()
+        for row in range(len(table)):
+            place, fields = table.place, table.value(row).split()
+            if not 3 <= len(fields) <= 4:
+                text = "%s: %r must be a recording, its start, its end, and perhaps a channel"
+                raise FileDataError(text % (place(row), table.value(row)))
+            names.append(fields[0])
+            start = number(fields[1], place(row))
+            end = number(fields[2], place(row), least=-1.0)
+            if end == -1.0:
+                end = _OPEN
+            if end <= start:
+                raise FileDataError("%s: it ends at %s, before it starts at %s" % (place(row), fields[2], fields[1]))
+            self.starts.append(start)
+            self.ends.append(end)
+            self.channels.append(int(min(number(fields[3], place(row)), _MOST_CHANNELS)) if fields[3:] else -1)
+        self.recordings = wav.rows(names, table.path)
+
+    def bounds(self, row: int) -> tuple[float, Optional[float]]:
+        """Return start and end in seconds; None: the end of the recording."""
+        return self.starts[row], None if self.ends[row] == _OPEN else self.ends[row]
+
+
+def _refuse_commands(wav: Table) -> None:
+    for row in range(len(wav)):
+        value = wav.value(row)
+        if is_command(value):
+            raise FileDataError(
+                "%s: %r is a command, and what stands in data files is not executed. Set run_pipes=True if you trust "
+                "it, or write the audio to files" % (wav.place(row), value)
+            )
