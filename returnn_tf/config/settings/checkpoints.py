@@ -43,6 +43,12 @@ class CheckpointSettings(SettingGroup):
     save_every_minutes: float = setting(
         0.0, help="also write checkpoints within epochs, after n minutes; 0: none", check=at_least(0), between_runs=True
     )
+    save_sharded: bool = setting(
+        False,
+        help="with several processes: each writes a share of the checkpoints, into one folder that all of them see; "
+        "the parameters of an epoch stay in one file",
+        between_runs=True,
+    )
     write_meta_graph: bool = setting(
         True,
         help="also write the graph of the network beside each checkpoint, as .meta file for other programs; the "

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import CheckpointDataError
 from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints.bundle import write_bundle
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.util.lazy_tf import tf
@@ -112,7 +113,7 @@ def write_with_graph(prefix: str, values: dict[str, NDArray[Any]]) -> list[str]:
     try:
         os.makedirs(folder, exist_ok=True)
         with files.staging(folder, name) as temp:
-            checkpoint.write_bundle(os.path.join(temp, name), values)
+            write_bundle(os.path.join(temp, name), values)
             _write_graph(os.path.join(temp, name + ".meta"), values)
             with open(os.path.join(temp, _STATE_FILE), "w", encoding="utf8") as file:
                 file.write('model_checkpoint_path: "%s"\nall_model_checkpoint_paths: "%s"\n' % (name, name))

@@ -4,7 +4,8 @@
 checkpoints reads them. ``<model>.012.state.*`` hold what else an exact resume needs: optimizer slots, counters,
 accumulated gradients. ``<model>.012.manifest.json``, written last, has sizes and checksums of these files, the epoch,
 the step, the seed from which all random numbers follow, the learning rates so far, the position in the epoch, and the
-settings. A checkpoint without manifest, as other programs write it, is valid if TensorFlow can read it all.
+settings. A checkpoint without manifest, as other programs write it, is valid if TensorFlow can read it all. One that
+several processes have written together, see `Shares`, has several files of data.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import CheckpointDataError, DataError
 from returnn_tf.datasets.core.safe_files import check_regular
+from returnn_tf.engine.checkpoints.bundle import bundle_suffixes, write_bundle
+from returnn_tf.engine.checkpoints.shares import Shares
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.disk_errors import RETRY_WAITS, may_pass
 from returnn_tf.util.lazy_tf import tf
 
 GLOBAL_STEP = "global_step"
 _FORMAT = 1
-_BUNDLE = (".data-00000-of-00001", ".index")
-_STATE = ".state"
+#: Suffix of the bundle of what is no parameter.
+STATE = ".state"
 _MANIFEST = ".manifest.json"
+_SUFFIX = re.compile(r"(\.state)?\.(index|data-\d{5}-of-\d{5})|\.meta|\.manifest\.json")
 _OP_MARKS = re.compile(r"\{\{function_node [^}]*\}\} ?|\{\{node [^}]*\}\} ?| ?\[Op:\w+\]")
 
 
@@ -52,6 +56,7 @@ def save(
     state: Mapping[str, Any],
     info: CheckpointInfo,
     *,
+    shares: Optional[Shares] = None,
     retry_waits: Sequence[float] = RETRY_WAITS,
 ) -> None:
     """Write a checkpoint; on failure, leave nothing of it behind and an earlier one untouched.
@@ -59,12 +64,32 @@ def save(
     :param prefix: path without suffix, e.g. ``out/net.012``; its folder must exist
     :param params: name -> variable or array
     :param state: further variables, by name
+    :param shares: the processes that write it together; ``params`` and ``state`` are the share of this one
     :param retry_waits: seconds to wait before each further attempt
     :raises DataError: it could not be written, e.g. because the disk is full
     """
+    _retried(prefix, lambda: _write(prefix, params, state, info, shares), retry_waits)
+
+
+def save_share(
+    prefix: str,
+    params: Mapping[str, Any],
+    state: Mapping[str, Any],
+    shares: Shares,
+    *,
+    retry_waits: Sequence[float] = RETRY_WAITS,
+) -> None:
+    """Write the share of a process that is not the chief, as in `save`.
+
+    :raises DataError: it could not be written
+    """
+    _retried(prefix, lambda: shares.write(prefix, {"": params, STATE: state}), retry_waits)
+
+
+def _retried(prefix: str, write: Callable[[], None], retry_waits: Sequence[float]) -> None:
     for wait in list(retry_waits) + [None]:
         try:
-            _write(prefix, params, state, info)
+            write()
             return
         except (OSError, tf.errors.OpError) as exc:
             if wait is None or not _may_pass(exc):
@@ -72,28 +97,27 @@ def save(
         time.sleep(wait)
 
 
-def _write(prefix: str, params: Mapping[str, Any], state: Mapping[str, Any], info: CheckpointInfo) -> None:
+def _write(
+    prefix: str, params: Mapping[str, Any], state: Mapping[str, Any], info: CheckpointInfo, shares: Optional[Shares]
+) -> None:
     folder, name = os.path.split(os.path.abspath(prefix))
     with files.staging(folder, name) as temp:
         stored = dict(params)
         stored[GLOBAL_STEP] = tf.constant(info.step, "int64")
-        write_bundle(os.path.join(temp, name), stored)
-        names = [name + suffix for suffix in _BUNDLE]
-        if state:
-            write_bundle(os.path.join(temp, name + _STATE), state)
-            names = [name + _STATE + suffix for suffix in _BUNDLE] + names
-        manifest = {"format": _FORMAT, **asdict(info), "files": files.describe(temp, names)}
+        bundles = {STATE: state, "": stored}
+        if shares is None:
+            bundles = {suffix: values for suffix, values in bundles.items() if values}
+            for suffix, values in bundles.items():
+                write_bundle(os.path.join(temp, name + suffix), values)
+            names = [name + suffix + end for suffix in bundles for end in bundle_suffixes()]
+            described = files.describe(temp, names)
+        else:
+            described = shares.merge(prefix, bundles, os.path.join(temp, name))
+        manifest = {"format": _FORMAT, **asdict(info), "files": described}
         with open(os.path.join(temp, name + _MANIFEST), "w", encoding="utf8") as file:
             json.dump(files.with_checksum(manifest), file, indent=1)
             file.write("\n")
-        files.publish(temp, folder, names + [name + _MANIFEST])
-
-
-def write_bundle(prefix: str, values: Mapping[str, Any]) -> None:
-    """Write ``.index`` and ``.data`` of a checkpoint, name -> variable or array; not atomic."""
-    names = sorted(values)
-    tensors = [tf.convert_to_tensor(values[name]) for name in names]
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+        files.publish(temp, folder, [*described, name + _MANIFEST])
 
 
 def validate(prefix: str) -> Optional[str]:
@@ -112,7 +136,7 @@ def validate(prefix: str) -> Optional[str]:
 
 def unfinished(prefix: str) -> bool:
     """Return whether the process was killed while it moved this checkpoint into place."""
-    return os.path.exists(prefix + _STATE + ".index") and not os.path.exists(prefix + _MANIFEST)
+    return os.path.exists(prefix + STATE + ".index") and not os.path.exists(prefix + _MANIFEST)
 
 
 def info(prefix: str) -> Optional[CheckpointInfo]:
@@ -177,22 +201,30 @@ def step_of(values: Mapping[str, Any]) -> int:
 
 def read_state(prefix: str) -> dict[str, NDArray[Any]]:
     """Return the state stored beside the parameters; empty if the checkpoint has none."""
-    prefix = strip_suffix(prefix) + _STATE
+    prefix = strip_suffix(prefix) + STATE
     return read(prefix) if os.path.exists(prefix + ".index") else {}
 
 
 def strip_suffix(path: str) -> str:
     """Return the prefix of a checkpoint, given the name of one of its files."""
-    for suffix in _BUNDLE + (".meta", _MANIFEST):
-        if path.endswith(suffix):
-            return path[: -len(suffix)]
-    return path
+    suffix = re.search(r"\.(index|data-\d{5}-of-\d{5}|meta|manifest\.json)$", path)
+    return path[: suffix.start()] if suffix else path
 
 
 def file_names(prefix: str) -> list[str]:
     """Return all existing files of a checkpoint, the one which makes it valid first; also links that lead nowhere."""
-    suffixes = [_MANIFEST, ".index", ".meta", _BUNDLE[0]] + [_STATE + suffix for suffix in _BUNDLE]
-    return [prefix + suffix for suffix in suffixes if os.path.lexists(prefix + suffix)]
+    folder, name = os.path.split(os.path.abspath(prefix))
+    found = [entry[len(name) :] for entry in _entries(folder) if entry.startswith(name)]
+    first = {_MANIFEST: 0, ".index": 1}
+    suffixes = sorted(filter(_SUFFIX.fullmatch, found), key=lambda suffix: (first.get(suffix, 2), suffix))
+    return [prefix + suffix for suffix in suffixes]
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def delete(prefix: str) -> int:

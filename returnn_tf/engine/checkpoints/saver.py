@@ -20,6 +20,7 @@ from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.checkpoints.cleanup import epochs_to_delete, options_from_config
 from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph, MetaGraphs
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
+from returnn_tf.engine.checkpoints.shares import Shares
 from returnn_tf.engine.learning_rate.file import EpochData, format_epochs
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.step_trainer import StepTrainer
@@ -38,6 +39,7 @@ class Saver:
     """Writes the checkpoints of a training run under the path prefix ``model``; none without it or with ``dry_run``.
 
     :param writes: False if another process writes the files
+    :param shares: the processes that write the checkpoints together; None: one process writes them
     :param build_graph: makes the content of the files ``.meta``, see `MetaGraphs`; None: there are none
     :param stays_in_memory: the trained network is used by this process, so nothing is lost without ``model``
     :raises ConfigError: wrong options, or the folder can't be written
@@ -48,12 +50,14 @@ class Saver:
         config: Config,
         *,
         writes: bool = True,
+        shares: Optional[Shares] = None,
         build_graph: Optional[BuildGraph] = None,
         stays_in_memory: bool = False,
     ) -> None:
         wanted = CheckpointSettings(config)
         self.model: Optional[str] = model_dir.written_model(config) or None
         self._writes = writes and self.model is not None
+        self._shares = None if self.model is None else shares
         self._interval = max(wanted.save_interval, 1)
         self._every_steps = wanted.save_every_steps
         self._every_seconds = 60.0 * wanted.save_every_minutes
@@ -127,9 +131,20 @@ class Saver:
     ) -> None:
         self._last_time, self._wanted = time.monotonic(), False
         kept = trainer.kept_states()  # of all ranks
-        if not self._writes:
+        if not self._writes and self._shares is None:
             return
         self._background.wait()
+        net = trainer.net
+        # RETURNN has kept states among the parameters only; here those beside them count, which all processes have.
+        params, state = {**net.stored_params, **net.kept.params}, {**trainer.state(), **kept}
+        shares = self._shares
+        if shares is not None:  # other programs read the parameters of epochs, from one file
+            own = shares.own({"": params, checkpoint.STATE: state}, [""] if progress is None else [])
+            params, state = own[""], own[checkpoint.STATE]
+        params, state = _snapshot(params), _snapshot(state)
+        if not self._writes and shares is not None:
+            self._background.submit(lambda: checkpoint.save_share(prefix, params, state, shares))
+            return
         info = CheckpointInfo(
             epoch=epoch,
             step=trainer.step_count,
@@ -139,14 +154,11 @@ class Saver:
             settings=self._settings,
             progress=None if progress is None else progress.as_json(),
         )
-        net = trainer.net
-        # RETURNN has kept states among the parameters only; here those beside them count, which all processes have.
-        params, state = _snapshot({**net.stored_params, **net.kept.params}), {**_snapshot(trainer.state()), **kept}
         plan, config = trainer.net.plan, trainer.net.config
 
         def write() -> None:
             begin = time.monotonic()
-            checkpoint.save(prefix, params, state, info)
+            checkpoint.save(prefix, params, state, info, shares=shares)
             self.slowest = max(self.slowest, time.monotonic() - begin)
             self._written(prefix, key, plan, config)
 

@@ -18,6 +18,7 @@ from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
 from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
+from returnn_tf.engine.checkpoints.shares import Shares
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
@@ -178,7 +179,10 @@ def set_up(
 
         lock.acquire(make_folder=True)  # before the saver removes leftovers of killed runs
         in_memory = before.trainer is not None
-        saver = Saver(config, writes=world.is_chief, build_graph=build_graph, stays_in_memory=in_memory)
+        saver = Saver(
+            config, writes=world.is_chief, shares=_shares(config, world), build_graph=build_graph,
+            stays_in_memory=in_memory,
+        )  # fmt: skip
         resources.callback(saver.close)
         status = RunStatus(config, world, stop)
         resources.enter_context(status.recording_failure())
@@ -217,6 +221,12 @@ def _check_scores(callbacks: Callbacks, data: TrainingData, planned: Planned, ra
     names = score_names(["train", *data.evaluated], planned)
     past = {name for epoch in rates.epochs.values() for name in scores_of(epoch.error)}
     callbacks.check_scores(None if names is None else names | past)
+
+
+def _shares(config: Config, world: World) -> Optional[Shares]:
+    if world.size == 1 or not CheckpointSettings(config).save_sharded:
+        return None
+    return Shares(world.rank, world.gather(world.name))
 
 
 def _time_limit(config: Config) -> TimeLimit:
