@@ -69,7 +69,8 @@ def share_of_cores(local_size: int, environ: Optional[Mapping[str, str]] = None)
     """Return the number of threads for each of the ``local_size`` processes of a host."""
     environ = os.environ if environ is None else environ
     if environ.get("SLURM_CPUS_PER_TASK", "").isdigit():
-        return max(int(environ["SLURM_CPUS_PER_TASK"]), 1)
+        cores = int(environ["SLURM_CPUS_PER_TASK"])
+        return max(cores // local_size if "RETURNN_TF_RANK" in environ else cores, 1)  # launch shares those of one task
     there = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
     if "OMPI_COMM_WORLD_SIZE" in environ and allowed * local_size <= there:

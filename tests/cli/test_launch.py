@@ -1,0 +1,236 @@
+"""returnn-tf launch: small programs as ranks, in real processes, as signals, environment and ends are the subject."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from returnn_tf.cli.launch.processes import environments
+from returnn_tf.cli.main import main
+from returnn_tf.engine.distributed.membership import find
+from tests.waiting import LONG, until
+
+ROOT = Path(__file__).resolve().parents[2]
+_LAUNCH = """
+import sys
+sys.path.insert(0, %r)
+from returnn_tf.cli.launch import processes
+processes._PATIENCE, processes._LAST_SECONDS, processes._PAUSE = 0.5, 0.5, 0.05
+sys.exit(processes.run([sys.executable, "-c", sys.argv[2], *sys.argv[3:]], int(sys.argv[1])))
+"""
+_RANK = "import os, signal, subprocess, sys, time\nrank = int(os.environ['RETURNN_TF_RANK'])\n"
+
+
+def _command(number: int, program: str, *args: str) -> list[str]:
+    return [sys.executable, "-c", _LAUNCH % str(ROOT), str(number), _RANK + program, *args]
+
+
+def _launched(number: int, program: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in several processes to their end."""
+    return subprocess.run(_command(number, program, *args), capture_output=True, text=True, timeout=LONG)
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def _numbers(folder: Path, count: int) -> list[int]:
+    """Wait until so many files of the folder have a number as their name, and return these."""
+    until(lambda: len(list(folder.iterdir())) >= count, "all processes have started")
+    return [int(path.name) for path in folder.iterdir()]
+
+
+def test_each_rank_knows_its_place_and_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(9)))
+    ranks = environments([11, 12, 13], "s", {"HOME": "/h"})
+    members = [find(environ) for environ in ranks]
+    assert [(m.rank, m.size, m.local_rank, m.local_size) for m in members if m] == [(r, 3, r, 3) for r in range(3)]
+    assert {m.addresses for m in members if m} == {("127.0.0.1:11", "127.0.0.1:12", "127.0.0.1:13")}
+    assert {m.token for m in members if m} != {m.token for e in environments([11, 12, 13], "t", {}) if (m := find(e))}
+    assert all(environ["HOME"] == "/h" and environ["OMP_NUM_THREADS"] == "3" for environ in ranks)
+
+
+@pytest.mark.parametrize(
+    "environ, threads",
+    [({"OMP_NUM_THREADS": "2"}, "2"), ({"SLURM_CPUS_PER_TASK": "8"}, "4"), ({"SLURM_CPUS_PER_TASK": "1"}, "1")],
+)
+def test_cores_that_are_given(environ: dict[str, str], threads: str) -> None:
+    """By the user for each process, by Slurm for the task that all of them are."""
+    assert {env["OMP_NUM_THREADS"] for env in environments([11, 12], "s", environ)} == {threads}
+
+
+def test_output() -> None:
+    """Of the first rank as it is; of the others by lines, also the last one, with the rank unless it is named."""
+    done = _launched(
+        2,
+        "sys.stdout.write('a\\nrank %d/2 on b: c\\nd' % rank + '\\n' * (not rank))\n"
+        "sys.stderr.write('e\\n' + 'f' * 100000)\n",
+    )
+    assert done.returncode == 0
+    own, other = ["a", "rank 0/2 on b: c", "d"], ["rank 1: a", "rank 1/2 on b: c", "rank 1: d"]
+    assert sorted(done.stdout.splitlines()) == sorted(own + other)
+    assert done.stderr.count("e\n") == 2 and done.stderr.count("rank 1: e\n") == 1
+    assert done.stderr.count("f") == 200000 and "rank 1: fff" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "codes, expected",
+    [
+        ([0, 0], 0),
+        ([0, 2], 2),
+        ([1, 0], 1),
+        ([138, 138], 138),
+        ([0, 143, 0], 143),
+        ([99, 99], 99),
+        ([138, 1], 1),
+        ([0, -signal.SIGSEGV], 128 + signal.SIGSEGV),
+    ],
+    ids=str,
+)
+def test_exit_codes(codes: list[int], expected: int) -> None:
+    done = _launched(
+        len(codes),
+        "code = %r[rank]\nif code < 0:\n    os.kill(os.getpid(), -code)\nsys.exit(code)" % codes,
+    )
+    assert done.returncode == expected
+    failed = [(rank, code) for rank, code in enumerate(codes) if code in (1, 2) or code < 0]
+    assert done.stderr.count("launch: rank") == len(failed)
+    for rank, code in failed:
+        assert "launch: rank %d (process " % rank in done.stderr
+        assert ("was killed by SIGSEGV" if code < 0 else "has ended with exit code %d" % code) in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failed, stubborn", [(0, [1, 2]), (2, [0])], ids=str)
+def test_when_one_fails_none_is_left(failed: int, stubborn: list[int], tmp_path: Path) -> None:
+    """Neither one that ignores SIGTERM, nor what the ranks have started."""
+    done = _launched(
+        3,
+        "open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close()\n"
+        "if rank in %r:\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen(['sleep', '300'])\n"
+        "open(os.path.join(sys.argv[1], str(child.pid)), 'w').close()\n"
+        "while rank != %d or len(os.listdir(sys.argv[1])) < 6:\n"
+        "    time.sleep(0.01)\n"
+        "sys.exit(2)" % (stubborn, failed),
+        str(tmp_path),
+    )
+    assert done.returncode == 2 and "launch: rank %d (process " % failed in done.stderr
+    left = [str(rank) for rank in range(3) if rank != failed]
+    assert "launch: ranks %s: still running, ended by force" % ", ".join(left) in done.stderr
+    pids = _numbers(tmp_path, 6)
+    until(lambda: not any(map(_alive, pids)), "all have ended")
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_leaves_the_others_time_to_save() -> None:
+    done = _launched(2, "time.sleep(0 if rank else 2)\nprint('saved', rank)\nsys.exit(138)")
+    assert (done.returncode, done.stderr) == (138, "")
+    assert sorted(done.stdout.splitlines()) == ["rank 1: saved 1", "saved 0"]
+
+
+@contextlib.contextmanager
+def _running(number: int, program: str, folder: Path) -> Any:
+    """Start the program; kill the launcher at the end, if it is still there."""
+    process = subprocess.Popen(
+        _command(number, program, str(folder)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda number: number.name)
+def test_signals_reach_each_rank_once(signum: signal.Signals, tmp_path: Path) -> None:
+    program = (
+        "numbers = []\n"
+        "for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):\n"
+        "    signal.signal(number, lambda number, frame: numbers.append(number))\n"
+        "open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close()\n"
+        "while not numbers:\n"
+        "    time.sleep(0.01)\n"
+        "time.sleep(0.3)\n"
+        "print('got', [int(number) for number in numbers])\n"
+        "sys.exit(128 + numbers[0])\n"
+    )
+    with _running(2, program, tmp_path) as process:
+        _numbers(tmp_path, 2)
+        process.send_signal(signum)
+        output, _ = process.communicate(timeout=LONG)
+    assert process.returncode == 128 + signum
+    assert sorted(output.splitlines()) == ["got [%d]" % signum, "rank 1: got [%d]" % signum]
+
+
+@pytest.mark.slow
+def test_a_killed_launcher_leaves_nobody(tmp_path: Path) -> None:
+    program = "open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close()\ntime.sleep(300)"
+    with _running(3, program, tmp_path) as process:
+        pids = _numbers(tmp_path, 3)
+        assert all(map(_alive, pids))
+        process.kill()
+        until(lambda: not any(map(_alive, pids)), "all have ended")
+
+
+@pytest.mark.slow
+def test_ports_are_free_for_the_ranks_and_for_nobody_else() -> None:
+    """A server of a rank may listen, a program that asks for any port gets another one."""
+    program = (
+        "import json, socket\n"
+        "port = int(os.environ['RETURNN_TF_ADDRESSES'].split(',')[rank].rpartition(':')[2])\n"
+        "others = [socket.create_server(('', 0)) for _ in range(50)]\n"
+        "server = socket.create_server(('', port))\n"
+        "print(json.dumps([other.getsockname()[1] for other in others if other.getsockname()[1] == port]))\n"
+    )
+    done = _launched(2, program)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[]", "rank 1: []"]
+
+
+@pytest.mark.parametrize(
+    "args, error",
+    [
+        ([], "the following arguments are required: --processes, CONFIG"),
+        (["--processes", "2"], "the following arguments are required: CONFIG"),
+        (["my.config"], "the following arguments are required: --processes"),
+        (["--processes", "0", "my.config"], "argument --processes: must be at least 1, not '0'"),
+        (["--processes=two", "my.config"], "argument --processes: expected a whole number, not 'two'"),
+        (["--process", "2", "my.config"], "--processes"),
+        (["--processes", "2", "launch", "my.config"], "launch: expected a config, not launch once more"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(args: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", *args]) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_what_each_process_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program with the arguments after those of launch, whatever they are."""
+    seen: list[Any] = []
+    monkeypatch.setattr("returnn_tf.cli.launch.processes.run", lambda *args: seen.append(args) or 7)
+    assert main(["launch", "--processes=3", "train", "my.config", "++x", "--processes"]) == 7
+    ((command, number),) = seen
+    assert number == 3 and command[-4:] == ["train", "my.config", "++x", "--processes"]
+    done = subprocess.run([*command[:-4], "--version"], capture_output=True, text=True, timeout=LONG)
+    assert done.stdout.startswith("returnn_tf ") and done.returncode == 0
+
+
+def test_launched_processes_launch_no_more(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in environments([11, 12], "s", {})[1].items():
+        monkeypatch.setenv(name, value)
+    assert main(["launch", "--processes", "2", "my.config"]) == 2
+    assert "launch starts all processes itself, but this one is rank 1 of 2 already" in capsys.readouterr().err
