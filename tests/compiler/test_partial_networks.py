@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import ConfigError
-from tests.layers.nets import LENS, feed, net_of
+from tests.compiler.random_subnets import random_subnets
+from tests.layers.nets import LENS, config_of, feed, net_of
 
 PLUS, TIMES = "source(0) + 1.", "source(0) * 2."
 
@@ -123,6 +125,32 @@ def test_values(name, where):
     np.testing.assert_allclose(value * frames, expected * frames, rtol=1e-4)
 
 
+@pytest.mark.parametrize("first", range(0, 80, 10))
+def test_random_networks(first):
+    """Layers without a cycle are planned, whichever subnetworks they are in, and all results are."""
+    for seed in range(first, first + 10):
+        network, values, results = random_subnets(seed)
+        plan = plan_from_config(config_of(network), train=True)
+        found = {*plan.outputs, *(loss.name for loss in plan.losses)}
+        assert set(results) <= found and found <= set(values), seed
+    value = net_of(network).run(feed()).layers["output"].value
+    np.testing.assert_allclose(value, values["output"][0] * feed()["data"] + values["output"][1], rtol=1e-4)
+
+
+def test_a_long_chain():
+    """Layers that a part of a network needs are planned before it, not each within the one behind it."""
+    first = "base:base:a/w"
+    blocks = {
+        "b%d" % i: subnet(x=evaluate(PLUS, "base:b%d" % (i - 1) if i else first), output=copy("x")) for i in range(150)
+    }
+    network = {
+        "long": subnet(**blocks, output=copy("b149")),
+        "a": subnet(w=copy("base:data"), output=copy("base:long/b149")),
+        "output": add("long", "a"),
+    }
+    assert "long/b149/x" in plan_from_config(config_of(network)).by_path()
+
+
 def test_names_of_parameters_and_losses():
     linear = {"class": "linear", "activation": None, "n_out": 3}
     net = net_of({
@@ -146,7 +174,7 @@ MISTAKES = {
         "a": subnet(output=copy("base:b")),
         "b": subnet(output=copy("base:a")),
         "output": copy("a"),
-    }, r"in a cycle: b/output <- a/output <- b/output"),
+    }, r"in a cycle: b/output <- a <- a/output <- b/output"),
     "with a source": ({
         "a": subnet(["u"], x=copy("data"), output=copy("x")),
         "u": copy("a/x"),

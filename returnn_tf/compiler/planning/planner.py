@@ -24,6 +24,7 @@ from returnn_tf.compiler.planning.loop_checks import (
 from returnn_tf.compiler.planning.loop_memory import Answer, Facts, LoopInputs, Question
 from returnn_tf.compiler.planning.loop_termination import LoopTermination
 from returnn_tf.compiler.planning.losses import plan_loss
+from returnn_tf.compiler.planning.on_demand import Unit, references_of_part
 from returnn_tf.compiler.planning.parse import (
     LayerSpec,
     describe_place,
@@ -86,6 +87,7 @@ class Place:
     :param outer_reuse: ``reuse_params`` of the `rec` layers around, the innermost first
     :param rounds: the rounds of the loops around, the innermost first
     :param depth: how many networks are around
+    :param unit: of what is planned as a whole: the main network, or that in a loop, branch or the like
     """
 
     planned_nodes: list[Node]
@@ -97,6 +99,7 @@ class Place:
     outer_reuse: tuple[ReuseLevel, ...] = ()
     rounds: tuple[Round, ...] = ()
     depth: int = 0
+    unit: Unit = dataclasses.field(default_factory=Unit)
 
     @property
     def in_loop(self) -> bool:
@@ -104,7 +107,7 @@ class Place:
         return self.in_step or self.loop_dim is not None
 
     def inside(self, path: str) -> Place:
-        """Return the place of the network in a layer.
+        """Return the place of the network in a layer, a unit of its own.
 
         :raises LayerError: it is nested too deep
         """
@@ -112,12 +115,12 @@ class Place:
             raise LayerError(
                 "Layer %r: networks are nested more than %d levels deep." % (path, _MAX_DEPTH), topic="sources"
             )
-        return dataclasses.replace(self, depth=self.depth + 1)
+        return dataclasses.replace(self, depth=self.depth + 1, unit=Unit())
 
 
 @dataclasses.dataclass(frozen=True)
 class _Open:
-    """A layer whose dependencies are being planned.
+    """A layer, here or inside of a subnetwork, whose dependencies are being planned.
 
     :param rest: the further dependencies
     """
@@ -244,20 +247,34 @@ class Planner(NetworkPlanner):
                     break
             else:
                 current = stack.pop().name
-                if current not in self._nodes:
+                if current not in self.scope.specs:
+                    self._marks[current] = _DONE
+                elif current not in self._nodes:
                     self._plan_layer(self.scope.specs[current])
         return self._nodes[name]
 
-    def _enter(self, name: str) -> _Open:
+    def _enter(self, ref: str) -> _Open:
+        """Return a layer, or one inside of a subnetwork that is planned in parts, with its dependencies."""
+        name = self.scope.layer_of(ref)
+        assert name is not None
         spec = self.scope.specs[name]
         if spec.error is not None:
             raise spec.error
-        self._marks[name] = _OPEN
-        names = list(spec.references())
+        self._marks[ref] = _OPEN
+        names, part = list(spec.references()), self.scope.part_of(ref, name)
+        if spec.cls.inner_network and (part or self.place.unit.in_progress):
+            names = list(references_of_part(spec, part or "output", self.compilation.parse))
         if spec.options.get("target") and spec.options.get("n_out") is None and spec.options.get("out_dim") is None:
             target = spec.options.get("target")  # its template gives the output size
             names += [t for t in (target if isinstance(target, (list, tuple)) else [target]) if isinstance(t, str)]
-        return _Open(name, iter([own for own in map(self._own_layer, names) if own is not None]))
+        return _Open(ref, iter([own for own in map(self._dependency, names) if own is not None]))
+
+    def _dependency(self, ref: str) -> Optional[str]:
+        """Return the layer that this planner plans for a reference, or only the part that is needed of a subnetwork."""
+        name = self._own_layer(ref)
+        if name is not None and self.scope.specs[name].cls.inner_network and self._is_partial(name):
+            return "/".join(filter(None, [name, self.scope.part_of(ref, name)]))
+        return name
 
     def _check_cycle(self, open_names: list[str], again: str) -> None:
         """Check that the last of some layers, each of which needs the next one, may need one of them again.
@@ -268,7 +285,8 @@ class Planner(NetworkPlanner):
         :raises LayerError: it may not
         """
         cycle = open_names[open_names.index(again) :] if again in open_names else []
-        if cycle and not any(self.scope.specs[name].cls.inner_network for name in cycle):
+        names = [self.scope.layer_of(name) or name for name in cycle]
+        if cycle and not any(self.scope.specs[name].cls.inner_network for name in names):
             raise self._cycle(open_names, again)
 
     def _cycle(self, open_names: list[str], again: str, *, around: bool = False) -> LayerError:
@@ -322,8 +340,8 @@ class Planner(NetworkPlanner):
             return self.extra_network(extra[0]).resolve(extra[1], where)
         name = self._own_layer(ref)
         if name is not None:
-            rest = ref[len(name) + 1 :] if ref.startswith(name + "/") else ""
-            if self._marks.get(name) == _OPEN or (rest and name not in self._nodes and self.compilation.open_layers):
+            rest = self.scope.part_of(ref, name)
+            if name in self._planning or (rest and self._is_partial(name)):
                 found = self._inside(name, rest or "output", where)
                 if found is not None:
                     return found
@@ -332,6 +350,10 @@ class Planner(NetworkPlanner):
         if ref == "data" or ref.startswith("data:"):
             return self._input(ref.partition(":")[2] or "data", where)
         raise self._unknown_layer(ref, where)
+
+    def _is_partial(self, name: str) -> bool:
+        """Return whether a layer is not planned, and planning it whole might need what is being planned now."""
+        return name not in self._nodes and (self._marks.get(name) == _OPEN or bool(self.place.unit.in_progress))
 
     def _inside(self, name: str, rest: str, where: str) -> Optional[Node]:
         """Return a layer inside of a layer that is not planned itself; None if it has to be planned first."""
@@ -351,10 +373,18 @@ class Planner(NetworkPlanner):
         node = self._begin(spec)
         if node not in self._inner:
             network = spec.options[spec.cls.inner_network]
-            planner = self._planner_inside(node, network, {"data": node} if spec.sources else {}, node.scope)
+            planner = self._planner_inside(
+                node, network, {"data": node} if spec.sources else {}, node.scope, whole=False
+            )
             planner._inputs, planner._find_inputs = None, functools.partial(self._begun_inputs, spec, node)
             self._inner[node] = planner
+            self.place.unit.partial.append(functools.partial(self._complete, spec.name))
         return self._inner[node]
+
+    def _complete(self, name: str) -> None:
+        """Plan a layer of which layers inside were needed, unless it is being planned."""
+        if name not in self._planning:
+            self.node(name)
 
     def _begun_inputs(self, spec: LayerSpec, node: Node) -> dict[str, Node]:
         with located(spec.path, str(spec.cls.class_name), node):
@@ -395,11 +425,14 @@ class Planner(NetworkPlanner):
         planners: list[Planner] = [self]
         while planners[-1].parent is not None:
             planners.append(planners[-1].parent)
-        open_layers = len(self.compilation.open_layers)
+        open_layers, partial = len(self.compilation.open_layers), len(self.place.unit.partial)
         before = [(dict(planner._marks), dict(planner._begun)) for planner in planners]
         try:
-            return self.resolve(ref, where)
+            node = self.resolve(ref, where)
+            self.place.unit.complete(partial)
+            return node
         except ConfigError:
+            del self.place.unit.partial[partial:]
             for planner, (marks, begun) in zip(planners, before):
                 planner._begun = begun
                 for name in [n for n, mark in planner._marks.items() if mark == _OPEN and n not in marks]:
@@ -569,6 +602,8 @@ class Planner(NetworkPlanner):
         node = self._begin(spec)
         self._planning.add(spec.name)
         self.compilation.open_layers.append(spec.path)
+        unit = self.place.unit
+        unit.in_progress += not spec.cls.inner_network
         try:
             with located(spec.path, str(spec.cls.class_name), node):
                 self._prepare(spec, node)
@@ -576,6 +611,7 @@ class Planner(NetworkPlanner):
         finally:
             self._planning.discard(spec.name)
             self.compilation.open_layers.pop()
+            unit.in_progress -= not spec.cls.inner_network
         self._begun.pop(spec.name, None)
         self._marks[spec.name] = _DONE
         layer = node.layer
@@ -585,6 +621,8 @@ class Planner(NetworkPlanner):
         self._nodes[spec.name] = node
         if self._zone is None:  # of a loop, the values for all steps count
             self.add_result(spec, node, is_output=self.scope.is_result(spec), with_loss=self._counts_loss(spec))
+        if not unit.in_progress:
+            unit.complete()
 
     def _begin(self, spec: LayerSpec) -> Node:
         """Return the node of a layer that is not planned."""
@@ -702,10 +740,14 @@ class Planner(NetworkPlanner):
         layer = owner.layer
         if owner not in self._inner:
             inputs = layer.network_inputs(PlanContext(owner, self))
-            self._inner[owner] = self._planner_inside(owner, getattr(layer, layer.inner_network), inputs, owner.scope)
+            network = getattr(layer, layer.inner_network)
+            self._inner[owner] = self._planner_inside(owner, network, inputs, owner.scope, whole=False)
         planner = self._inner[owner]
         planner._complete_inputs()
-        planner.plan()
+        if self.place.unit.in_progress:
+            self.place.unit.partial.append(planner.plan)
+        else:
+            planner.plan()
         return planner.node("output")
 
     def _planner_inside(
@@ -715,8 +757,16 @@ class Planner(NetworkPlanner):
         inputs: dict[str, Node],
         scope: str,
         loop_dim: Optional[Dim] = None,
+        *,
+        whole: bool = True,
     ) -> Planner:
+        """Return the planner of the network in a layer.
+
+        :param whole: whether no other network uses layers inside of it
+        """
         place = self.place.inside(owner.path)
+        if not whole:
+            place = dataclasses.replace(place, unit=self.place.unit)
         if loop_dim is not None:
             place = dataclasses.replace(place, loop_dim=loop_dim)
         specs = self.compilation.parse(network, owner.path)
@@ -903,6 +953,7 @@ class LoopPlanner:
         self.planners: dict[Zone, Planner] = {}
         self._transfer = ZoneTransfer(owner, parent, self._scope, self._layers, self._axis, self.planners)
         self._step_indices: dict[Planner, Node] = {}
+        self._unit = Unit()
         #: The templates of ``prev:`` values, once they are known.
         self.found = RoundResult()
 
@@ -922,7 +973,10 @@ class LoopPlanner:
         termination = LoopTermination(owner, parent, self._layers, self._axis, parent.find_around)
         for zone in (Zone.BEFORE, Zone.AFTER):
             place = dataclasses.replace(
-                parent.place.inside(owner.path), loop_dim=self._transfer.loop_dim, iterated_dim=self._iterated_dim()
+                parent.place.inside(owner.path),
+                loop_dim=self._transfer.loop_dim,
+                iterated_dim=self._iterated_dim(),
+                unit=self._unit,
             )
             self.planners[zone] = self._planner_of(zone, place)
         parent.compilation.inner[owner] = self.planners[Zone.AFTER]
@@ -1087,6 +1141,7 @@ class LoopPlanner:
             iterated_dim=self._iterated_dim(),
             outer_reuse=reuse,
             rounds=(current, *around.rounds),
+            unit=self._unit,
         )
         return self._planner_of(Zone.STEP, place)
 

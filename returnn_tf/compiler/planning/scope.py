@@ -59,6 +59,11 @@ class Scope:
                 return head
         return None
 
+    def part_of(self, ref: str, name: str) -> str:
+        """Return the rest of a reference to a layer inside of the layer of this name, or "" for that layer itself."""
+        ref = self.own_name(ref)
+        return ref[len(name) + 1 :] if ref.startswith(name + "/") else ""
+
     def is_shared(self, ref: str) -> bool:
         """Return whether a reference means a layer of another network of the same dict, see `ExtraScope`."""
         return False
