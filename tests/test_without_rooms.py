@@ -36,7 +36,7 @@ WITH_ROOMS = [
         "layers/rec/test_choice.py",
         "layers/test_elementwise.py",
     ),
-    *("reliability/test_horovod_failures.py", "tasks/test_forward_forms.py", "tasks/test_pretraining.py"),
+    *("reliability/test_ranks_failures.py", "tasks/test_forward_forms.py", "tasks/test_pretraining.py"),
 ]
 #: A representative part of the tests of the rest.
 QUICK = ["tensor/test_match.py", "datasets/test_batching.py", "compiler/test_subnetworks.py", "config/test_options.py"]

@@ -22,6 +22,7 @@ from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.datasets.files import cache_options
 from returnn_tf.engine.checkpoints import cleanup, preload
+from returnn_tf.engine.distributed.options import options_of as distributed_options
 from returnn_tf.engine.learning_rate.control import given_rates
 from returnn_tf.engine.learning_rate.schemes import scheme_from_config
 from returnn_tf.engine.monitoring.profiling import profile_options
@@ -47,6 +48,7 @@ _READERS: tuple[Callable[[Config], Any], ...] = (
     cleanup.options_from_config,
     preload.entries,
     profile_options,
+    distributed_options,
     cache_options,
 )
 

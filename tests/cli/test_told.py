@@ -71,8 +71,8 @@ _IDLE = {
     "gradient_clip_global_norm_tag = 'a'": "gradient_clip_global_norm_tag (it needs gradient_clip_global_norm)",
     "seq_drop_freq = 3": "seq_drop_freq (it needs seq_drop)",
     "inc_seq_length = 5": "inc_seq_length (it needs max_seq_length)",
-    "horovod_reduce_type = 'param'": "horovod_reduce_type (it needs use_horovod)",
-    "horovod_timeout = 10; use_horovod = False": "horovod_timeout (it needs use_horovod)",
+    "horovod_reduce_type = 'param'": "horovod_reduce_type (it needs use_horovod or distributed)",
+    "horovod_timeout = 10; use_horovod = False": "horovod_timeout (it needs use_horovod or distributed)",
     "tf_session_opts = {'allow_soft_placement': False}": "allow_soft_placement (only the numbers of threads have an",
     "tf_session_opts = {'gpu_options': {}}": "tf_session_opts: gpu_options (GPU memory is taken as it is needed;",
 }

@@ -40,7 +40,7 @@ WRONG = [
     (1, {"PMI_SIZE": "3"}, "PMI_SIZE = 3"),
     (1, {"SLURM_STEP_NUM_TASKS": "2"}, "mpirun -np 2"),
     (1, {"NSLOTS": "2", "PE": "mpi_rr"}, "NSLOTS = 2"),
-    (1, {"NSLOTS": "2", "NHOSTS": "2"}, "horovod_check_world_size"),
+    (1, {"NSLOTS": "2", "NHOSTS": "2"}, "check_size"),
 ]
 
 

@@ -121,7 +121,7 @@ def test_world_size_may_have_changed_since_the_start(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(worlds, "MultiProcessWorld", Found)
     monkeypatch.setattr(worlds, "_started", [])
-    monkeypatch.setattr(worlds.horovod, "connect", lambda timeout: None)
+    monkeypatch.setattr(worlds.horovod, "connect", lambda timeout, setting: None)
     monkeypatch.setattr(worlds.devices, "set_up", lambda *args: None)
     monkeypatch.setenv("HOROVOD_SIZE", "3")
     config = Config({"use_horovod": True})

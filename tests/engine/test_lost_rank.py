@@ -71,7 +71,7 @@ def test_gloo_waits_for_longer_than_the_watchdog(given: Any, expected: str, monk
     monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", given or "")
     if given is None:
         monkeypatch.delenv("HOROVOD_GLOO_TIMEOUT_SECONDS")
-    horovod.connect(40.0)
+    horovod.connect(40.0, "use_horovod")
     assert seen == [expected]
     if given is None:
         monkeypatch.delenv("HOROVOD_GLOO_TIMEOUT_SECONDS")

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.reliability import horovod_runs, toy
+from tests.reliability import ranks_runs, toy
 from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.slow  # each starts processes
@@ -86,7 +86,7 @@ def test_one_process_requeued_by_slurm_and_by_itself(slurm, tmp_path, longer_und
 
 @pytest.mark.long
 def test_two_ranks_requeued_three_times(slurm, tmp_path):  # noqa: F811
-    horovod_runs.launcher("mpirun")
+    ranks_runs.launcher("mpirun")
     toy.write_config(tmp_path, fault=("step", _STEPS, 3), **_SIZE)
     path = pathlib.Path(sys.executable).parent
     mpirun = ["env", *("%s=%s" % item for item in _ROOT_MAY.items()), "mpirun", "-np", "2", "-bind-to", "none"]

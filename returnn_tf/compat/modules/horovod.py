@@ -6,9 +6,9 @@ from typing import Optional
 
 from returnn_tf.compat.imports.stand_ins import register_compat
 from returnn_tf.config import Config
-from returnn_tf.config.settings.horovod import HorovodSettings
 from returnn_tf.config.user_code import config_in_use
 from returnn_tf.engine.distributed import world
+from returnn_tf.engine.distributed.options import is_distributed
 
 register_compat(__name__, "returnn.tf.horovod", "TFHorovod")
 
@@ -40,12 +40,12 @@ class HorovodContext:
 
 
 def get_ctx(config: Optional[Config] = None) -> Optional[HorovodContext]:
-    """Return the rank of this process; None without ``use_horovod``.
+    """Return the rank of this process; None in a training of one process.
 
     :param config: default: the one in use
     """
     config = config_in_use() if config is None else config
-    if config is None or not HorovodSettings(config).use_horovod:
+    if config is None or not is_distributed(config):
         return None
     place = world.of_process()
     if place is None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import Config
 from returnn_tf.config.errors import SettingDataError, SettingError, did_you_mean, nearest_name
 from returnn_tf.config.settings.data import DataSettings
-from returnn_tf.config.settings.horovod import SHARD, HorovodSettings
+from returnn_tf.config.settings.distributed import SHARD
 from returnn_tf.datasets import (
     BatchLoader,
     BatchOptions,
@@ -24,6 +24,7 @@ from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.share import Share
 from returnn_tf.engine.data.fit import check_fits
+from returnn_tf.engine.distributed.options import options_of
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
@@ -54,9 +55,8 @@ class DataSource:
         finite: bool = False,
     ) -> None:
         self.world = world
-        distribution = HorovodSettings(config).horovod_dataset_distribution
         #: each process reads every n-th sequence; otherwise each reads all, in its own order
-        self.shares = self.world.size > 1 and (name != "train" or distribution == SHARD)
+        self.shares = self.world.size > 1 and (name != "train" or options_of(config).data == SHARD)
         self._defaults: dict[str, Any] = {} if self.shares else {"rank": self.world.rank}
         dataset = dataset_from_config(config, name, **self._defaults)
         if dataset is None:
@@ -191,7 +191,7 @@ class DataSource:
         if self.dataset.endless:
             raise SettingError(
                 "The dataset %r is endless, so it can't be split among the processes. Give it num_seqs, or let "
-                "each process read its own: horovod_dataset_distribution = 'random_seed_offset'." % self.name
+                "each process read its own: distributed = {'data': 'random_seed_offset'}." % self.name
             )
 
     @property

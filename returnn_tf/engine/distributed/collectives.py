@@ -45,6 +45,6 @@ class Collectives:
         """Set variables, in the same order on all ranks, to the values of rank 0."""
         raise NotImplementedError
 
-    def is_lost_rank(self, exc: BaseException) -> bool:
-        """Return whether an operation failed because a rank has ended or the connection to it is broken."""
+    def lost_rank(self, exc: BaseException) -> str:
+        """Return what an error says of a rank that has ended or is cut off; "" if it is about something else."""
         raise NotImplementedError

@@ -74,9 +74,9 @@ class HorovodCollectives(Collectives):
         """Send the values of rank 0."""
         self._hvd.broadcast_variables(variables, root_rank=0)
 
-    def is_lost_rank(self, exc: BaseException) -> bool:
-        """Return whether the error names Horovod, as those of its ops do, or its transport."""
-        return "orovod" in str(exc) or "[gloo]" in str(exc).lower()
+    def lost_rank(self, exc: BaseException) -> str:
+        """Return the error if it names Horovod, as those of its ops do, or its transport."""
+        return str(exc) if "orovod" in str(exc) or "[gloo]" in str(exc).lower() else ""
 
 
 def install() -> str:
@@ -84,10 +84,11 @@ def install() -> str:
     return _BUILD + install_command("horovod", options="--no-build-isolation --no-cache-dir")
 
 
-def connect(timeout: float) -> HorovodCollectives:
+def connect(timeout: float, setting: str) -> HorovodCollectives:
     """Join the other processes.
 
     :param timeout: seconds without progress of a process until all end with its name; Gloo itself must wait for longer
+    :param setting: what asks for Horovod, for messages
     :raises ConfigError: it is not installed, was built without TensorFlow, or can't reach the other processes
     """
     try:
@@ -95,11 +96,14 @@ def connect(timeout: float) -> HorovodCollectives:
     except ModuleNotFoundError as exc:
         if (exc.name or "").split(".")[0] != "horovod":
             raise
-        raise HorovodError("use_horovod is set, but Horovod is not installed. Install it: %s" % install()) from exc
+        raise HorovodError(
+            "%s is set, but Horovod is not installed. Install it: %s. Or start the processes by returnn-tf launch, "
+            "which needs no more than TensorFlow." % (setting, install())
+        ) from exc
     except ImportError as exc:
         raise HorovodError(
-            "use_horovod is set, but this Horovod does not work with TensorFlow: %s. It was built without TensorFlow, "
-            "or for another version of it. Rebuild it: pip uninstall -y horovod; %s" % (exc, install())
+            "%s is set, but this Horovod does not work with TensorFlow: %s. It was built without TensorFlow, "
+            "or for another version of it. Rebuild it: pip uninstall -y horovod; %s" % (setting, exc, install())
         ) from exc
     if not tf.config.list_physical_devices("GPU"):
         # Horovod polls for work with this period; its default of 1 ms takes a tenth of a core from training

@@ -1,4 +1,4 @@
-"""Local updates on each rank with periodic averaging of the parameters (``horovod_reduce_type = "param"``)."""
+"""Local updates on each rank with periodic averaging of the parameters (``reduce`` is "param")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.errors import HorovodDataError
-from returnn_tf.config.settings.horovod import HorovodSettings
+from returnn_tf.config.settings.distributed import Distributed
 from returnn_tf.engine.distributed.control import Control
 from returnn_tf.util.lazy_tf import tf
 
@@ -15,7 +15,7 @@ from returnn_tf.util.lazy_tf import tf
 class ParamSync:
     """Averages the parameters over the ranks when due.
 
-    It is due every ``horovod_param_sync_step`` steps, or ``horovod_param_sync_time_diff`` seconds after the end of the
+    It is due every ``sync_steps`` steps, or ``sync_seconds`` after the end of the
     last one, which is the same for all ranks. A rank without data waits for the others in the next one, with weight
     zero. The mean is over the ranks which did a step since the last one.
 
@@ -23,11 +23,11 @@ class ParamSync:
     :param params: variables to average; non-floating-point ones stay local to each rank
     """
 
-    def __init__(self, world: Any, settings: HorovodSettings, params: Sequence[Any]) -> None:
+    def __init__(self, world: Any, options: Distributed, params: Sequence[Any]) -> None:
         self._collectives, self._size = world.collectives, world.size
         self._waiting = world.collective
-        self._every_steps, self._every_seconds = sync_interval(settings)
-        self._on_cpu = settings.horovod_avg_param_on_cpu
+        self._every_steps, self._every_seconds = sync_interval(options)
+        self._on_cpu = options.sync_on_cpu
         self._params = [var for var in params if var.dtype.is_floating]
         self._function: Optional[Any] = None
         self._steps = 0  # since the last time
@@ -92,7 +92,7 @@ class ParamSync:
         return [tf.math.divide_no_nan(value, tf.cast(active, value.dtype)) for value in sums]
 
 
-def sync_interval(settings: HorovodSettings) -> tuple[Optional[int], Optional[float]]:
+def sync_interval(options: Distributed) -> tuple[Optional[int], Optional[float]]:
     """Return the number of steps and the seconds between two averages; by default, each step ends with one."""
-    steps, seconds = settings.horovod_param_sync_step, settings.horovod_param_sync_time_diff
+    steps, seconds = options.sync_steps, options.sync_seconds
     return 1 if steps is None and seconds is None else steps, seconds

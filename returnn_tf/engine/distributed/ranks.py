@@ -10,8 +10,9 @@ from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.config.errors import HorovodDataError
-from returnn_tf.config.settings.horovod import GRAD, HorovodSettings
+from returnn_tf.config.settings.distributed import GRAD, Distributed
 from returnn_tf.engine.distributed.control import SIZE, Control
+from returnn_tf.engine.distributed.options import options_of
 from returnn_tf.engine.distributed.param_sync import ParamSync
 from returnn_tf.engine.distributed.reduction import GradReduction
 from returnn_tf.engine.distributed.world import World
@@ -106,11 +107,11 @@ class Ranks:
 
 
 class _Several(Ranks):
-    def __init__(self, world: Any, settings: HorovodSettings, net: Network) -> None:
+    def __init__(self, world: Any, options: Distributed, net: Network) -> None:
         super().__init__()
         self.world = world
-        self.settings = settings
-        self.rate_factor = float(world.size) if settings.horovod_scale_lr else 1.0
+        self.options = options
+        self.rate_factor = float(world.size) if options.scale_learning_rate else 1.0
         net.noise_seed = net.seed + _NOISE * world.rank
 
     def long_phase(self, phase: str) -> None:
@@ -143,9 +144,9 @@ class GradRanks(_Several):
 
     in_step = True
 
-    def __init__(self, world: Any, settings: HorovodSettings, net: Network) -> None:
-        super().__init__(world, settings, net)
-        self._reduction = GradReduction(world.collectives, settings, net.plan.losses)
+    def __init__(self, world: Any, options: Distributed, net: Network) -> None:
+        super().__init__(world, options, net)
+        self._reduction = GradReduction(world.collectives, options, net.plan.losses)
         self._steps = 0
         world.heartbeat.arrived = self._waits
         self._statistics = [
@@ -231,9 +232,9 @@ class GradRanks(_Several):
 class ParamRanks(_Several):
     """Local updates on each rank, with periodic averaging of the parameters."""
 
-    def __init__(self, world: Any, settings: HorovodSettings, net: Network) -> None:
-        super().__init__(world, settings, net)
-        self._sync = ParamSync(world, settings, list(net.stored_params.values()))
+    def __init__(self, world: Any, options: Distributed, net: Network) -> None:
+        super().__init__(world, options, net)
+        self._sync = ParamSync(world, options, list(net.stored_params.values()))
         self._whole: Optional[ParamSync] = None
 
     def idle(self) -> bool:
@@ -249,7 +250,7 @@ class ParamRanks(_Several):
         """Average parameters and optimizer state, so that resuming is equivalent to continuing."""
         variables = _variables(trainer)
         if self._whole is None:
-            self._whole = ParamSync(self.world, self.settings, variables)
+            self._whole = ParamSync(self.world, self.options, variables)
         self._whole.once()
         self.world.broadcast([var for var in variables if not var.dtype.is_floating])
 
@@ -261,8 +262,8 @@ def ranks_for(world: World, config: Config, net: Network) -> Ranks:
     """
     if world.size == 1:
         return Ranks()
-    settings = HorovodSettings(config)
-    return (GradRanks if settings.horovod_reduce_type == GRAD else ParamRanks)(world, settings, net)
+    options = options_of(config)
+    return (GradRanks if options.reduce == GRAD else ParamRanks)(world, options, net)
 
 
 def _variables(trainer: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Sums of gradients, losses and flags over all ranks in the traced step (``horovod_reduce_type = "grad"``).
+"""Sums of gradients, losses and flags over all ranks in the traced step (``reduce`` is "grad").
 
 In every step each rank then sees the same gradient, losses, errors and counts, as if it had computed the batches of all
 ranks as one. So all ranks make the same decisions on NaN, spikes and the learning rate.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 from returnn_tf.compiler.lower import Lowered
-from returnn_tf.config.settings.horovod import FP16, HorovodSettings
+from returnn_tf.config.settings.distributed import FP16, Distributed
 from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.engine.update.gradients import Gradients, MetaGradients, global_norm
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
@@ -32,11 +32,11 @@ class GradReduction:
     :param losses: of the network
     """
 
-    def __init__(self, collectives: Collectives, settings: HorovodSettings, losses: Sequence[LossNode]) -> None:
+    def __init__(self, collectives: Collectives, options: Distributed, losses: Sequence[LossNode]) -> None:
         self._collectives = collectives
         self._size = collectives.size
-        self._average = settings.horovod_avg_grad
-        self._in_fp16 = settings.horovod_compression == FP16
+        self._average = options.average_gradients
+        self._in_fp16 = options.compression == FP16
         self._scales: dict[str, float] = {node.name: node.scale for node in losses}
         self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
         #: scalar of the traced step: seconds from this rank's gradients to those of all

@@ -14,7 +14,7 @@ from returnn_tf.engine.distributed.differences import ABSENT, MAX_SHOWN, differe
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support.fingerprint import as_text
 
-#: With ``horovod_dataset_distribution = "random_seed_offset"`` ranks may also differ in what each of them reads.
+#: With ``"data": "random_seed_offset"`` ranks may also differ in what each of them reads.
 OWN_DATA_KEYS = frozenset(["train"])
 
 Facts = Mapping[str, Mapping[str, str]]  # topic -> name -> value as text

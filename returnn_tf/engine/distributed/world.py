@@ -1,4 +1,4 @@
-"""The world: the processes which train together. Without ``use_horovod`` it has one process and costs nothing."""
+"""The world: the processes which train together. A world of one process costs nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.errors import HorovodDataError, HorovodError
-from returnn_tf.config.settings.horovod import HorovodSettings
-from returnn_tf.engine.distributed import elastic, horovod
+from returnn_tf.config.settings.distributed import HOROVOD, TENSORFLOW, Distributed
+from returnn_tf.engine.distributed import elastic, engines, horovod, rendezvous, tf_server
 from returnn_tf.engine.distributed.collectives import Collectives
+from returnn_tf.engine.distributed.engines import Choice
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.horovod import HorovodCollectives
+from returnn_tf.engine.distributed.options import options_of
+from returnn_tf.engine.distributed.tf_collectives import TensorFlowCollectives
 from returnn_tf.engine.distributed.watchdog import Watchdog
 from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
@@ -28,9 +31,11 @@ _WATCHDOG_SECONDS = 10.0  # to find out which rank is lost
 _ENVIRONMENT = "RETURNN_TF_WORLD"  # for child processes, which are not part of the world
 #: Set for each process by its launcher, so the number is exact. The first one that is set counts.
 _LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+_SEES = {HOROVOD: "Horovod", TENSORFLOW: "TensorFlow's engine"}
+_START = {HOROVOD: "mpirun -np %d returnn-tf", TENSORFLOW: "returnn-tf launch --processes %d"}
 _ADVICE = (
-    "Start that many processes, e.g. mpirun -np %d returnn-tf my.config, or request as many as you start. If this is "
-    "intended: horovod_check_world_size = False"
+    "Start that many processes, e.g. %s my.config, or request as many as you start. If this is intended: "
+    "distributed = {'check_size': False}"
 )
 
 
@@ -43,6 +48,8 @@ class World:
     local_size = 1
     #: whether processes may leave and join during training
     elastic = False
+    #: what connects the processes, for the log
+    connection = ""
 
     def __init__(self) -> None:
         self.host = socket.gethostname()
@@ -109,11 +116,13 @@ class MultiProcessWorld(World):
     """World of several processes.
 
     :param collectives: of the engine that connects them
+    :param remark: why it is not the engine that the config names; "" if it is
     """
 
-    def __init__(self, collectives: Collectives) -> None:
+    def __init__(self, collectives: Collectives, remark: str = "") -> None:
         super().__init__()
         self.collectives = collectives
+        self.connection = "connected by %s" % collectives.engine + (" (%s)" % remark if remark else "")
         self._hosts: list[str] = []
         self._watchdog: Optional[Watchdog] = None
         #: in elastic mode, during training
@@ -144,12 +153,13 @@ class MultiProcessWorld(World):
 
     def explain(self, exc: BaseException) -> Optional[Exception]:
         """Return the error for a lost rank, after giving the watchdog time to name it and end the process."""
-        if not self.collectives.is_lost_rank(exc):
+        lost = self.collectives.lost_rank(exc)
+        if not lost:
             return None
         if self.elastic:
             return elastic.lost_rank(exc)
         time.sleep(_WATCHDOG_SECONDS)
-        return HorovodDataError("Another rank has ended, or the connection to it is broken: %s" % exc)
+        return HorovodDataError("Another rank has ended, or the connection to it is broken: %s" % lost)
 
     @contextlib.contextmanager
     def collective(self, what: str) -> Iterator[None]:
@@ -234,26 +244,44 @@ _started: list[World] = []  # the world of this process; empty before `start`
 
 
 def start(config: Config) -> World:
-    """Join the other processes with ``use_horovod``, and return the world; else, return one of a single process.
+    """Join the other processes, if the config asks for several or ``returnn-tf launch`` has started this one.
 
-    The command and the tasks call this once they have the config, and pass the world on. The first call joins Horovod's
-    world: it initialises Horovod, chooses the devices, and waits for the other processes. Later calls return the same.
+    The command and the tasks call this once they have the config, and pass the world on. The first call chooses the
+    devices and waits for the other processes. Later calls return the same.
 
-    :raises ConfigError: Horovod is missing, or the size of the world differs from that requested of the scheduler
+    :return: the world; one of a single process if there are no others
+    :raises ConfigError: the engine is missing, or the size of the world differs from that requested of the scheduler
     """
-    if not HorovodSettings(config).use_horovod:
+    if not engines.several_wanted(config, os.environ):
         _warn_of_others()
         return World()
     if not _started or not isinstance(_started[0], MultiProcessWorld):
-        timeout = HorovodSettings(config).horovod_timeout
-        world = MultiProcessWorld(horovod.connect(timeout))
-        # in elastic mode the number may have changed since this process was started
-        if HorovodSettings(config).horovod_check_world_size and not world.elastic:
-            check_world_size(world.size)
-        devices.set_up(config, world.local_rank, world.local_size)
-        world.rendezvous(timeout)
+        options = options_of(config)
+        world = _connected(config, options, engines.choose(config, os.environ))
+        if isinstance(world, MultiProcessWorld):
+            world.rendezvous(options.timeout)
         _started[:] = [world]
     return _started[0]
+
+
+def _connected(config: Config, options: Distributed, choice: Choice) -> World:
+    """Return the world of the chosen engine, its size checked, and the device of this process chosen."""
+    if choice.engine == HOROVOD:
+        world = MultiProcessWorld(horovod.connect(options.timeout, choice.setting))
+        # in elastic mode the number may have changed since this process was started
+        if options.check_size and not world.elastic:
+            check_world_size(world.size)
+        devices.set_up(config, world.local_rank, world.local_size)
+        return world
+    member = choice.member
+    if options.check_size:
+        check_world_size(1 if member is None else member.size, engine=TENSORFLOW)
+    if member is None or member.size == 1:
+        return World()
+    rendezvous.meet(member, options.start_timeout)
+    devices.set_up(config, member.local_rank, member.local_size)
+    tf_server.start(member.addresses, member.rank)
+    return MultiProcessWorld(TensorFlowCollectives(member, options.communication), choice.remark)
 
 
 def _warn_of_others() -> None:
@@ -261,8 +289,8 @@ def _warn_of_others() -> None:
     launcher, number = started_by(os.environ)
     if number > 1 and not _started and launcher != "SLURM_STEP_NUM_TASKS":
         log.warn(
-            "%s = %d processes were started, but use_horovod is not set: each of them runs on its own."
-            % (launcher, number)
+            "%s = %d processes were started, but neither distributed nor use_horovod is set: each of them runs on its "
+            "own." % (launcher, number)
         )
         _started.append(World())
 
@@ -276,24 +304,24 @@ def of_process() -> Optional[tuple[int, int, int, int]]:
     return tuple(json.loads(text)) if text else None
 
 
-def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None) -> None:
+def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None, *, engine: str = HOROVOD) -> None:
     """Refuse a world of another size than requested: each process might train on its own.
 
-    :param size: of the world, according to Horovod
+    :param size: of the world, according to the engine
     :raises ConfigError: it differs from that of launcher or scheduler
     """
     environ = os.environ if environ is None else environ
     launcher, number = started_by(environ)
     if launcher and number != size:
-        raise HorovodError(_differs(size, "%s = %d" % (launcher, number), number) + _hint(launcher))
+        raise HorovodError(_differs(engine, size, "%s = %d" % (launcher, number), number) + _hint(engine, launcher))
     tasks = _number(environ, "SLURM_NTASKS")
     # a single task may start several processes itself
     if tasks is not None and tasks > 1 and tasks != size:
-        raise HorovodError(_differs(size, "Slurm's SLURM_NTASKS = %d" % tasks, tasks))
+        raise HorovodError(_differs(engine, size, "Slurm's SLURM_NTASKS = %d" % tasks, tasks))
     slots = _number(environ, "NSLOTS")
     # slots may also be cores for threads: check only if no other process was started
     if slots is not None and slots > 1 and size == 1 and _for_processes(environ):
-        raise HorovodError(_differs(size, "Grid Engine's NSLOTS = %d" % slots, slots))
+        raise HorovodError(_differs(engine, size, "Grid Engine's NSLOTS = %d" % slots, slots))
 
 
 def started_by(environ: Mapping[str, str]) -> tuple[str, int]:
@@ -312,17 +340,18 @@ def _for_processes(environ: Mapping[str, str]) -> bool:
     return (_number(environ, "NHOSTS") or 1) > 1
 
 
-def _differs(size: int, what: str, wanted: int) -> str:
-    return "Horovod sees %d process%s, but %s. %s" % (
+def _differs(engine: str, size: int, what: str, wanted: int) -> str:
+    return "%s sees %d process%s, but %s. %s" % (
+        _SEES[engine],
         size,
         "" if size == 1 else "es",
         what,
-        _ADVICE % wanted,
+        _ADVICE % (_START[engine] % wanted),
     )
 
 
-def _hint(launcher: str) -> str:
-    if launcher.startswith(("OMPI", "PMI", "SLURM")):
+def _hint(engine: str, launcher: str) -> str:
+    if engine == HOROVOD and launcher.startswith(("OMPI", "PMI", "SLURM")):
         return ". Perhaps this Horovod was built without that MPI: see horovodrun --check-build"
     return ""
 

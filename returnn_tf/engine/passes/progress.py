@@ -9,8 +9,10 @@ from typing import Any, Optional
 from returnn_tf.config import Config
 from returnn_tf.config.errors import SettingDataError
 from returnn_tf.config.settings import Effect, settings_with
+from returnn_tf.config.settings.distributed import SEED, SHARD
 from returnn_tf.datasets.core.seq_order import SEED_OFFSET_VARIABLE
-from returnn_tf.engine.support.fingerprint import settings
+from returnn_tf.engine.distributed.options import is_distributed, options_of
+from returnn_tf.engine.support.fingerprint import as_text, settings
 from returnn_tf.engine.support.scores import added_sums
 
 Sums = dict[str, dict[str, float]]
@@ -118,7 +120,7 @@ class Progress:
         ranks = self.ranks or [self.passed]
         if len(ranks) == size:
             return self
-        if "horovod_dataset_distribution" in self.data or "shuffle_batches" in self.data:
+        if SEED in self.data.get("horovod_dataset_distribution", "") or "shuffle_batches" in self.data:
             self.of_rank(0, size)
         total = ranks[0].sums if common else added_sums([state.sums for state in ranks])
         steps = max(state.steps for state in ranks)
@@ -149,6 +151,10 @@ def _check_counts(part: Any) -> None:
 def data_settings(config: Config) -> dict[str, str]:
     """Return, as texts, the settings of an epoch which determine the n-th training batch. Folders are ignored."""
     found = settings(config, settings_with(Effect.ORDER), folders=False)
+    if is_distributed(config):  # by whichever setting, under the names that older checkpoints have
+        found["use_horovod"] = as_text(True)
+        if options_of(config).data != SHARD:
+            found["horovod_dataset_distribution"] = as_text(options_of(config).data)
     if SEED_OFFSET_VARIABLE in os.environ:
         found[SEED_OFFSET_VARIABLE] = os.environ[SEED_OFFSET_VARIABLE]
     return found

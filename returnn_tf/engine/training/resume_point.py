@@ -6,11 +6,12 @@ from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings import setting_by_key
-from returnn_tf.config.settings.horovod import GRAD, HorovodSettings
+from returnn_tf.config.settings.distributed import GRAD
 from returnn_tf.engine.checkpoints import model_dir, preload
 from returnn_tf.engine.checkpoints.restoring import CheckpointManifest, restore
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed import start_checks
+from returnn_tf.engine.distributed.options import options_of
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.passes.progress import PassState, Progress, data_settings
@@ -46,7 +47,7 @@ class ResumePoint:
         #: What is done of the first epoch; None if it is trained from its start.
         self.begun: Optional[Progress] = self._manifest.progress(data_settings(schedule.at(self.loaded).config))
         if self.begun is not None:
-            common = HorovodSettings(config).horovod_reduce_type == GRAD
+            common = options_of(config).reduce == GRAD
             self.begun = self.begun.for_ranks(world.size, common=common)
 
     def check_data(self, data: TrainingData) -> None:
@@ -118,4 +119,6 @@ class ResumePoint:
                 "use them." % ", ".join(different)
             )
         current.trainer.ranks.broadcast(current.trainer)
-        log.write(3, "%d processes train together: %s" % (self._world.size, self._world.name))
+        log.write(
+            3, "%d processes train together, %s: %s" % (self._world.size, self._world.connection, self._world.name)
+        )

@@ -129,7 +129,7 @@ def find_faulty_rank(
     """Return the error with rank, host, sequences and layer of the first rank that is not finite on its own.
 
     If gradients are summed, the error occurs in the same step on all ranks, so all of them call this. With
-    ``horovod_reduce_type = "param"`` only one rank does, and does not communicate.
+    ``"reduce": "param"`` only one rank does, and does not communicate.
 
     :param error: raised by the step
     :param seq_tags: the batch of this rank

@@ -1,4 +1,4 @@
-"""Starting several processes by mpirun or horovodrun, really; skips where Horovod was not built for it."""
+"""Starting several processes, really: for either engine; skips where Horovod was not built for it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Callable
 
 import pytest
 
+from returnn_tf.engine.distributed import membership
 from tests.reliability import toy
 
 #: Under a loaded machine importing TensorFlow takes half a minute.
@@ -59,17 +60,22 @@ def _without_horovodrun() -> str:
 
 _HOROVODRUN = pathlib.Path(sys.executable).with_name("horovodrun")
 _OBSTACLES: dict[str, Callable[[], str]] = {"mpirun": _without_mpirun, "horovodrun": _without_horovodrun}
+#: The launchers of each engine.
+ENGINES = {"tensorflow": ["start_ranks"], "horovod": ["mpirun", "horovodrun"]}
+#: Variables in which launchers state the rank.
+_RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", membership.RANK)
 #: What stands before a program for two processes.
 _COMMANDS = {
     # as root in containers; more processes than cores
     "mpirun": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"],
     "horovodrun": [str(_HOROVODRUN), "--gloo", "-np", "2"],
+    "start_ranks": [sys.executable, "-m", "tests.reliability.start_ranks", "2"],
 }
 
 
-def launcher(name: str = "") -> list[str]:
-    """Return the command of a launcher, or of the first that works here; skip the test without one."""
-    reasons = {each: _OBSTACLES[each]() for each in ([name] if name else _COMMANDS)}
+def launcher(name: str = "", engine: str = "horovod") -> list[str]:
+    """Return the command of a launcher, or of the first of an engine that works here; skip the test without one."""
+    reasons = {each: _OBSTACLES.get(each, str)() for each in ([name] if name else ENGINES[engine])}
     for each, reason in reasons.items():
         if not reason:
             return list(_COMMANDS[each])
@@ -93,7 +99,7 @@ def start(folder: pathlib.Path, command: list[str], arguments: list[str], **env:
 
 def process_of_rank(folder: pathlib.Path, rank: int) -> int:
     """Return the process id of a rank that runs in the folder."""
-    return process_with(folder, "OMPI_COMM_WORLD_RANK=%d" % rank, "HOROVOD_RANK=%d" % rank)
+    return process_with(folder, *("%s=%d" % (name, rank) for name in _RANKS))
 
 
 def process_with(folder: pathlib.Path, *variables: str) -> int:

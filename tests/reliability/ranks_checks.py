@@ -1,4 +1,4 @@
-"""What several processes check together in one run, see `horovod_checks_run`: importing TensorFlow takes longer.
+"""What several processes check together in one run, see `ranks_checks_run`: importing TensorFlow takes longer.
 
 Each function ``check_...`` is called on all ranks.
 """
@@ -91,7 +91,12 @@ def distance(ours: Any, theirs: Any) -> float:
 def compare_with_one(world: Any, **given: Any) -> dict[str, Any]:
     """Train on parts, and alone on the whole batches."""
     ours, alone = trainer_of(settings(**given)), trainer_of(settings(**{**given, "use_horovod": False}))
-    curves = [(ours.step(part_of(world, feed)), alone.step(feed)) for feed in global_batches()]
+    return compare(ours, alone, [(part_of(world, feed), feed) for feed in global_batches()])
+
+
+def compare(ours: Any, alone: Any, feeds: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """Train both, each with its own feed of each step."""
+    curves = [(ours.step(mine), alone.step(theirs)) for mine, theirs in feeds]
     ours.ranks.check_same(ours, "at the end")
     first, first_alone = curves[0]
     return {
@@ -160,6 +165,15 @@ def check_kept_states(world: Any) -> Any:
     unit = {"output": {**cell, "from": ["data:source", "prev:output"]}}
     network["lstm"], network["between"] = lstm, {"class": "rec", "from": "lstm", "unit": unit}
     return compare_with_one(world, network=network)
+
+
+@check
+def check_batch_norm(world: Any) -> Any:
+    """Each rank has the whole batch; one that trains alone has it twice."""
+    given = settings(norm_layer=True)
+    ours, alone = trainer_of(given), trainer_of({**given, "use_horovod": False})
+    twice = [{key: np.concatenate([value] * 2) for key, value in feed.items()} for feed in global_batches()]
+    return compare(ours, alone, list(zip(global_batches(), twice)))
 
 
 @check

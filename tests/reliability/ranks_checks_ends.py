@@ -16,7 +16,7 @@ from returnn_tf.engine.support.signals import Stopped, StopRequest
 from returnn_tf.engine.training.engine import Engine
 from returnn_tf.engine.training.step_boundary import StepBoundary
 from tests.reliability import toy
-from tests.reliability.horovod_checks import FOLDER, NETWORK, check
+from tests.reliability.ranks_checks import FOLDER, NETWORK, check
 
 
 def train(world: Any, name: str, stop: Optional[StopRequest] = None, **settings: Any) -> dict[int, Any]:

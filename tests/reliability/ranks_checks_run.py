@@ -1,4 +1,4 @@
-"""Does the checks of several processes. Started by mpirun or horovodrun with a folder as argument, and names of checks.
+"""Does the checks of several processes. Started by a launcher with a folder as argument, and names of checks.
 
 What a check returns or raises goes, by name, into ``rank<n>.json`` in the folder.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 import returnn_tf
 from returnn_tf.engine.distributed import world as worlds
-from tests.reliability import horovod_checks_ends  # noqa: F401  adds its checks
-from tests.reliability.horovod_checks import CHECKS, FOLDER
+from tests.reliability import ranks_checks_ends  # noqa: F401  adds its checks
+from tests.reliability.ranks_checks import CHECKS, FOLDER
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from returnn_tf.engine.monitoring.status_file import read_status
-from tests.reliability import horovod_runs, toy
+from tests.reliability import ranks_runs, toy
 
 pytestmark = pytest.mark.slow  # each starts processes
 
@@ -66,11 +66,11 @@ def begin(folder: pathlib.Path, launcher: str, *, hangs: bool = False) -> subpro
     """Start a training without end."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "toy.config").write_text(CONFIG % (hangs, PATIENCE))
-    return horovod_runs.start(folder, horovod_runs.launcher(launcher), ["-m", "returnn_tf", "toy.config"])
+    return ranks_runs.start(folder, ranks_runs.launcher(launcher), ["-m", "returnn_tf", "toy.config"])
 
 
 def wait_for(folder: pathlib.Path, text: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + horovod_runs.SECONDS
+    end = time.monotonic() + ranks_runs.SECONDS
     while text not in toy.text_of(folder):
         assert process.poll() is None and time.monotonic() < end, toy.text_of(folder)[-4000:]
         time.sleep(0.2)
@@ -103,7 +103,7 @@ def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int, word
     victim = 0
     try:
         wait_for(tmp_path, "step 5,", process)
-        victim = horovod_runs.process_of_rank(tmp_path, 1)
+        victim = ranks_runs.process_of_rank(tmp_path, 1)
         os.kill(victim, number)
         text = ended(tmp_path, process, GIVEN)
     finally:
@@ -158,7 +158,7 @@ def test_no_usable_horovod(tmp_path: pathlib.Path, code: str) -> None:
 
 def test_another_world_than_the_scheduler_started(tmp_path: pathlib.Path) -> None:
     """A single process where Slurm has started two: each would be rank 0 of 1."""
-    horovod_runs.launcher()
+    ranks_runs.launcher()
     toy.write_config(tmp_path)
     command = [sys.executable, "-m", "returnn_tf", "toy.config", "++use_horovod", "True"]
     env = toy.environment(SLURM_NTASKS="2", TF_CPP_MIN_LOG_LEVEL="3")
@@ -171,7 +171,7 @@ def test_another_world_than_the_scheduler_started(tmp_path: pathlib.Path) -> Non
 @pytest.mark.long
 def test_elastic(tmp_path: pathlib.Path) -> None:
     """One of three processes is killed: the others go on from the last checkpoint within the epoch and finish it."""
-    horovodrun = horovod_runs.launcher("horovodrun")[0]
+    horovodrun = ranks_runs.launcher("horovodrun")[0]
     (tmp_path / "toy.config").write_text(CONFIG % (False, PATIENCE))
     # a host on which a process died gets no other one, so the one to be killed has a host of its own
     hosts = tmp_path / "hosts.sh"
@@ -180,12 +180,12 @@ def test_elastic(tmp_path: pathlib.Path) -> None:
     command = [horovodrun, "-np", "3", "--min-np", "2", "--host-discovery-script", str(hosts)]
     command += ["--start-timeout", "300", "--elastic-timeout", "300"]
     arguments = ["-m", "returnn_tf", "toy.config", "++num_epochs", "3", "++save_every_steps", "20"]
-    process = horovod_runs.start(tmp_path, command, arguments)
+    process = ranks_runs.start(tmp_path, command, arguments)
     wait_for(tmp_path, "Saved net/toy.002.step", process)
     (tmp_path / "lost").touch()
-    os.kill(horovod_runs.process_with(tmp_path, "HOROVOD_HOSTNAME=127.0.0.1"), signal.SIGKILL)
+    os.kill(ranks_runs.process_with(tmp_path, "HOROVOD_HOSTNAME=127.0.0.1"), signal.SIGKILL)
     try:
-        assert process.wait(horovod_runs.SECONDS) == 0, toy.text_of(tmp_path)[-4000:]
+        assert process.wait(ranks_runs.SECONDS) == 0, toy.text_of(tmp_path)[-4000:]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.reliability import horovod_runs
+from tests.reliability import ranks_runs
 
 pytestmark = pytest.mark.slow  # each starts processes
 
@@ -26,7 +26,7 @@ def test_the_launcher_that_works(
     monkeypatch: pytest.MonkeyPatch, built: tuple[str, ...], mpirun: bool, name: str, expected: str
 ) -> None:
     _pretend(monkeypatch, built, mpirun)
-    assert horovod_runs.launcher(name)[0].endswith(expected)
+    assert ranks_runs.launcher(name)[0].endswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_skipped_with_the_reason(
 ) -> None:
     _pretend(monkeypatch, built, mpirun)
     with pytest.raises(pytest.skip.Exception, match=reason):
-        horovod_runs.launcher(name)
+        ranks_runs.launcher(name)
 
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, built: tuple[str, ...], mpirun: bool) -> None:
-    monkeypatch.setattr(horovod_runs, "_built_with", lambda: (built, ""))
-    monkeypatch.setattr(horovod_runs.shutil, "which", lambda _: "/usr/bin/mpirun" if mpirun else None)
-    monkeypatch.setattr(horovod_runs, "_HOROVODRUN", horovod_runs.pathlib.Path(__file__))
+    monkeypatch.setattr(ranks_runs, "_built_with", lambda: (built, ""))
+    monkeypatch.setattr(ranks_runs.shutil, "which", lambda _: "/usr/bin/mpirun" if mpirun else None)
+    monkeypatch.setattr(ranks_runs, "_HOROVODRUN", ranks_runs.pathlib.Path(__file__))
 
 
 MODULES: dict[str, Any] = {
@@ -67,8 +67,8 @@ def test_horovod_is_asked_in_a_process_of_its_own(
     package.mkdir()
     for name, text in {"__init__.py": "", **files}.items():
         (package / name).write_text(text)
-    monkeypatch.setattr(horovod_runs.importlib.util, "find_spec", lambda _: object() if files else None)
-    monkeypatch.setattr(horovod_runs.toy, "environment", lambda **_: {**os.environ, "PYTHONPATH": str(tmp_path)})
-    monkeypatch.setattr(horovod_runs, "_built_with", horovod_runs._built_with.__wrapped__)
+    monkeypatch.setattr(ranks_runs.importlib.util, "find_spec", lambda _: object() if files else None)
+    monkeypatch.setattr(ranks_runs.toy, "environment", lambda **_: {**os.environ, "PYTHONPATH": str(tmp_path)})
+    monkeypatch.setattr(ranks_runs, "_built_with", ranks_runs._built_with.__wrapped__)
     with pytest.raises(pytest.skip.Exception, match=reason):
-        horovod_runs.launcher("mpirun")
+        ranks_runs.launcher("mpirun")

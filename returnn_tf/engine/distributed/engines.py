@@ -1,0 +1,67 @@
+"""Choice of the engine that connects the processes of a training: Horovod, or TensorFlow's own collectives."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+from returnn_tf.config import Config
+from returnn_tf.config.settings.distributed import HOROVOD, TENSORFLOW, HorovodSettings
+from returnn_tf.engine.distributed import membership
+from returnn_tf.engine.distributed.membership import Membership
+from returnn_tf.engine.distributed.options import is_distributed, options_of
+
+#: Set by horovodrun, Open MPI and PMI for each process that they start.
+_OF_HOROVOD = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine, and what it needs to know.
+
+    :param engine: `HOROVOD` or `TENSORFLOW`
+    :param setting: what asks for it, for messages
+    :param member: for TensorFlow: the place of this process; None if it is alone
+    :param remark: why it is not the engine that ``use_horovod`` names; "" if it is
+    """
+
+    engine: str
+    setting: str
+    member: Optional[Membership] = None
+    remark: str = ""
+
+
+def several_wanted(config: Config, environ: Mapping[str, str]) -> bool:
+    """Return whether this process is one of several.
+
+    The config says so; or ``returnn-tf launch`` has started it, and the config has no ``use_horovod = False``.
+    """
+    refused = HorovodSettings(config).is_set("use_horovod")
+    return is_distributed(config) or (membership.RANK in environ and not refused)
+
+
+def choose(config: Config, environ: Mapping[str, str]) -> Choice:
+    """Return the engine for a config in a process with these variables.
+
+    :raises ConfigError: wrong settings; or variables that contradict each other
+    """
+    engine = options_of(config).engine
+    use_horovod = HorovodSettings(config).use_horovod
+    setting = "use_horovod" if use_horovod else "'engine': %r in distributed" % engine
+    if engine == HOROVOD:
+        return Choice(HOROVOD, setting)
+    member = membership.find(environ)
+    if engine == TENSORFLOW or membership.RANK in environ:
+        remark = "use_horovod is set, but returnn-tf launch has started the processes" if use_horovod else ""
+        return Choice(TENSORFLOW, setting, member, remark)
+    if use_horovod and not _is_installed() and member is not None:
+        return Choice(TENSORFLOW, setting, member, "use_horovod is set, but Horovod is not installed")
+    if use_horovod or (_is_installed() and any(name in environ for name in _OF_HOROVOD)):
+        return Choice(HOROVOD, setting)
+    return Choice(TENSORFLOW, setting, member)
+
+
+def _is_installed() -> bool:
+    return importlib.util.find_spec("horovod") is not None
