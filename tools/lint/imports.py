@@ -36,7 +36,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
         ["vocabulary"],
         ["audio", "combining", "config", "hdf", "synthetic"],
         ["text"],
-        ["speech"],
+        ["speech", "tables"],
         ["loading"],
     ],
     "ops": [
@@ -107,6 +107,7 @@ DEFERRED = {
     "datasets",
     "fsspec",
     "kaldiio",
+    "pyarrow",
     "tokenizers",
 }
 

@@ -26,8 +26,6 @@ _ABSENT = {
     "SiameseHDFDataset": "triplets can be drawn by a class for MapDatasetWrapper; " + _OF_HDF,
     "TimitDataset": _OF_AUDIO,
     "NltkTimitDataset": "nothing is downloaded here; " + _OF_AUDIO,
-    "HuggingFaceDataset": "make a class for MapDatasetWrapper whose __getitem__ reads the dataset of that package, or "
-    + _OF_HDF,
 }
 _ABSENT.update({_without_suffix(name): text for name, text in _ABSENT.items()})
 

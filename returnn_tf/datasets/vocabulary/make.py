@@ -8,6 +8,7 @@ from typing import Any
 from returnn_tf.config.errors import TextError, did_you_mean
 from returnn_tf.datasets.vocabulary.base import Vocabulary
 from returnn_tf.datasets.vocabulary.bpe import BytePairEncoding, SamplingBytePairEncoding
+from returnn_tf.datasets.vocabulary.huggingface import HuggingFaceTokenizer
 from returnn_tf.datasets.vocabulary.pieces import SentencePieces
 from returnn_tf.datasets.vocabulary.units import CharacterTargets, Utf8ByteTargets
 
@@ -17,6 +18,7 @@ VOCABULARIES: dict[str, type[Vocabulary]] = {
     for cls in (
         BytePairEncoding,
         CharacterTargets,
+        HuggingFaceTokenizer,
         SamplingBytePairEncoding,
         SentencePieces,
         Utf8ByteTargets,

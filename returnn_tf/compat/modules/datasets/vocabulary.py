@@ -9,6 +9,7 @@ from returnn_tf.datasets import vocabulary
 from returnn_tf.datasets.vocabulary import (
     BytePairEncoding,
     CharacterTargets,
+    HuggingFaceTokenizer,
     SamplingBytePairEncoding,
     SentencePieces,
     Utf8ByteTargets,
@@ -20,6 +21,7 @@ register_compat(__name__, "returnn.datasets.util.vocabulary")
 __all__ = [
     "BytePairEncoding",
     "CharacterTargets",
+    "HuggingFaceTokenizer",
     "SamplingBytePairEncoding",
     "SentencePieces",
     "Utf8ByteTargets",

@@ -1,0 +1,1 @@
+"""Corpora in tables, with a column for each data key."""
