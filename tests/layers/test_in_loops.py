@@ -62,6 +62,9 @@ LAYERS = {
     "mask from the step on": {"class": "seq_len_mask", "mask_value": 0, "start": "at", "from": "base:keys"},
     "mask of a length": {"class": "seq_len_mask", "mask_value": 0, "seq_len_source": "at", "from": "base:keys"},
     "resize": {"class": "resize", "axis": STATIC, "factor": 2, **X},
+    "gather_nd of the frame": {"class": "gather_nd", "position": "one", **X},
+    "gather_nd of a constant": {"class": "gather_nd", "position": "at", "from": "base:last"},
+    "gather_nd by step": {"class": "gather_nd", "position": "parity", **X},
 }
 
 
@@ -83,6 +86,8 @@ def net_with(layers, moved, version=21):
         own = {"x": x, "r": unit["r"], "y": layer, "all": all_axes}
         own["swapped"] = {"class": "swap_axes", "axis1": STATIC, "axis2": "F", "from": "x"}
         own["at"] = {"class": "eval", "eval": "source(0) // 2", "from": ":i"}
+        own["parity"] = {"class": "eval", "eval": "source(0) % 2", "from": ":i"}
+        own["one"] = {"class": "constant", "value": 1, "with_batch_dim": True}
         unit.update(renamed(own, "_%d" % number))
         loss = {"class": "eval", "eval": "source(0) ** 2", "from": "output/all_%d" % number, "loss": "as_is"}
         network["loss_%d" % number] = loss

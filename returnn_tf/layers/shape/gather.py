@@ -30,7 +30,7 @@ class GatherAxes:
     :param data: the input
     :param position: template of the positions
     :param axis: the gathered axis of the input
-    :param only_batch: whether only the batch axes are common
+    :param only_batch: whether only the batch axes are common, and the axes of the steps of a loop
     :param match_ones: whether an axis of size 1 also matches an axis of another size and the same kind
     """
 
@@ -42,7 +42,7 @@ class GatherAxes:
         targets = match_axes(position, data.without_axes([axis]))
         partner = {others[t]: a for a, t in enumerate(targets) if t is not None and self._same(position, a, others[t])}
         if only_batch:
-            partner = {a: p for a, p in partner.items() if data.dims[a].is_batch}
+            partner = {a: p for a, p in partner.items() if data.dims[a].is_batch or data.dims[a].is_loop}
         elif match_ones:
             _match_ones(data, position, others, partner)
         self.common = [a for a in others if a in partner]
@@ -244,7 +244,7 @@ class GatherNdLayer(ConcatInputLayer, Planned[GatherNdPlan]):
     def template(self, ctx: PlanContext) -> GatherNdPlan:
         """Infer the output; see the class."""
         data = self.input_template(ctx)
-        axis = next((a for a, d in enumerate(data.dims) if not d.is_batch), None)
+        axis = next((a for a, d in enumerate(data.dims) if not (d.is_batch or d.is_loop)), None)
         if axis is None or not isinstance(self.position, Node):
             raise ctx.error("the source %s has no axis to take from." % data)
         position = with_batch(need_indices(ctx, self.position), data)
