@@ -76,7 +76,10 @@ class Lowered:
         if not self.lowering.dims.is_by_frame(dim):
             return self.lowering.dims.lens_in_beam(dim, beam)
         over, lens = self.lowering.dims.lens_by_frame(dim)
-        order = sorted(range(len(over)), key=lambda i: (not over[i].is_batch, [*data.dims, over[i]].index(over[i])))
+        axes = [data.axis_of_steps(frames) for frames in over]
+        order = sorted(
+            range(len(over)), key=lambda i: (not over[i].is_batch, data.rank if axes[i] is None else axes[i])
+        )
         return transpose(lens, order)
 
 

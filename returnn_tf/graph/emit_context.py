@@ -135,6 +135,8 @@ class EmitContext:
         """
         dim = dim.unprioritized()
         self.lowering.dims.lens_over[dim] = tuple(over), lens
+        if self.beam > 1 and any(d.is_batch for d in over):
+            self.lowering.dims.beam_dims[dim] = self.beam
         self.lowering.dims.sizes[dim] = size
 
     def define_lens_by(self, dim: Dim, data: Data, lens: Any) -> Any:
@@ -164,7 +166,7 @@ class EmitContext:
     def lens_by_frame(self, dim: Dim, into: Data) -> Any:
         """Return lengths that vary with the frames of other dims, in a layout with these dims."""
         over, lens = self.lowering.dims.lens_by_frame(dim)
-        return to_layout(lens, Data(over, "int32"), into)
+        return to_layout(lens, Data(over, "int32"), into, [self._axis_of_frames(dim, d, into) for d in over])
 
     def has_lens(self, dim: Dim) -> bool:
         """Return whether the lengths of a dynamic dim are known at this point."""
@@ -201,20 +203,28 @@ class EmitContext:
     def knows_mask(self, data: Data, axes: Sequence[int]) -> bool:
         """Return whether `mask` is defined for these axes: whether they include those that the lengths vary with."""
         over = [d for axis in axes for d in self.lengths_over(data.dims[axis]) if not d.is_batch]
-        return all(d in data.dims for d in over)
+        return all(data.axis_of_steps(d) is not None for d in over)
+
+    def _axis_of_frames(self, dim: Dim, frames: Dim, data: Data) -> int:
+        """Return the axis of data that the lengths of a dim vary with.
+
+        :param frames: the batch dim or that of frames
+        :raises DimError: there is none
+        """
+        axis = data.batch_axis if frames.is_batch else data.axis_of_steps(frames)
+        if axis is None:
+            raise DimError(
+                "the lengths of the axis %s vary with the frames of the axis %s, which %s lacks. Combine it with "
+                "that axis first, e.g. by dot with a query%s."
+                % (dim, frames, data, _KEEP_IN_LOOP if frames.is_loop else "")
+            )
+        return axis
 
     def _mask_by_frame(self, data: Data, axis: int) -> Any:
         dim = data.dims[axis]
         of, lens = self._lens_of(dim)
         over = of.dims
-        for frames in over:
-            if frames not in data.dims and not (frames.is_batch and data.batch_axis is not None):
-                raise DimError(
-                    "the lengths of the axis %s vary with the frames of the axis %s, which %s lacks. Combine it with "
-                    "that axis first, e.g. by dot with a query%s."
-                    % (dim, frames, data, _KEEP_IN_LOOP if frames.is_loop else "")
-                )
-        targets = [data.batch_axis if d.is_batch else data.dims.index(d) for d in over]
+        targets = [self._axis_of_frames(dim, frames, data) for frames in over]
         return to_layout(tf.sequence_mask(lens, self.size(dim)), Data((*over, dim), "bool"), data, [*targets, axis])
 
     def _lens_of(self, dim: Dim) -> tuple[Data, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional, cast
+from typing import Any, Optional, Union, cast
 
 from returnn_tf.graph.constraints import constrained_values, step_output_name
 from returnn_tf.graph.emit_context import EmitContext
@@ -13,13 +13,14 @@ from returnn_tf.loops.carried import CarriedValues, state_keys
 from returnn_tf.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken, with_early_stop
 from returnn_tf.loops.inputs import in_beam, max_steps, read_params, step_array
 from returnn_tf.loops.nodes import AccumLayer, ExitLayer, StepSliceLayer
-from returnn_tf.loops.outputs import StackedResult, run_loop, sizes_before
+from returnn_tf.loops.outputs import StackedFrames, StackedResult, dims_of_step, run_loop, sizes_before
 from returnn_tf.loops.plan import LoopPlan, PreviousValue
 from returnn_tf.loops.recompute import recomputed
 from returnn_tf.loops.step import StepEmitter
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
 from returnn_tf.ops.sequence.hypothesis_scores import by_longest
+from returnn_tf.tensor import batch_dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -77,6 +78,9 @@ class LoopFrame:
         self._collected = collected
         #: The nodes whose values a step writes, in this order.
         self._written = [*collected, *(node for node, _ in loop.constrained)]
+        #: Of these, those with an axis whose lengths the step defines.
+        self._by_step = dims_of_step(ctx, self._written)
+        self._step_dims = list(dict.fromkeys(self._by_step.values()))
         self._node = ctx.node
         self._ctx = ctx
         self._batch = ctx.lowering.dims.batch_size
@@ -122,7 +126,7 @@ class LoopFrame:
 
         start = (tf.constant(0), states, search, [result.array for result in results])
         count, states, search, written = run_loop(go_on, body, start, limit)
-        self._finish(count, search, [result.all_steps(array, count) for result, array in zip(results, written)])
+        self._finish(count, search, self._all_steps(results, written, count))
         self._carried.keep(states, self._final_lens(search))
         return count
 
@@ -169,12 +173,38 @@ class LoopFrame:
             value.set_shape([None, *value.shape[1:]])
         return search
 
-    def _results(self) -> list[StackedResult]:
-        """Return the results to stack: values of layers and, in search, the entries that hypotheses continue."""
-        loop, is_full = self._loop, self._loop.ending.end is None
-        kinds = [(n.output.dtype, sizes_before(self._ctx.lowering, n.output, loop.beam_size)) for n in self._written]
-        kinds += [] if loop.search is None else [("int32", [self._batch, loop.beam_size])]
-        return [StackedResult(dtype, sizes, self._limit, is_full=is_full) for dtype, sizes in kinds]
+    def _results(self) -> list[Union[StackedResult, StackedFrames]]:
+        """Return the results to stack.
+
+        These are the values of layers, for each axis whose lengths the step defines these and its size, and, in search,
+        the entries that hypotheses continue.
+        """
+        loop, limit, is_full = self._loop, self._limit, self._loop.ending.end is None
+
+        def of(dtype: Any, sizes: list[Any]) -> StackedResult:
+            return StackedResult(dtype, sizes, limit, is_full=is_full)
+
+        results: list[Union[StackedResult, StackedFrames]] = []
+        for node in self._written:
+            dim, sizes = self._by_step.get(node), sizes_before(self._ctx.lowering, node.output, loop.beam_size)
+            results.append(
+                of(node.output.dtype, sizes) if dim is None else StackedFrames(node, dim, sizes, limit, is_full=is_full)
+            )
+        for _ in self._step_dims:
+            results += [of("int32", [self._batch * loop.beam_size]), of("int32", [])]
+        return results if loop.search is None else [*results, of("int32", [self._batch, loop.beam_size])]
+
+    def _all_steps(self, results: Sequence[Union[StackedResult, StackedFrames]], arrays: Any, count: Any) -> list[Any]:
+        """Return the values of all results, with the steps as the first axis."""
+        values: list[Any] = [None] * len(results)
+        for i, result in enumerate(results):
+            if isinstance(result, StackedResult):
+                values[i] = result.all_steps(arrays[i], count)
+        for i, result in enumerate(results):
+            if isinstance(result, StackedFrames):
+                sizes = values[len(self._written) + 2 * self._step_dims.index(result.dim) + 1]
+                values[i] = result.all_steps(arrays[i], sizes)
+        return values
 
     # --- one step ---
 
@@ -206,7 +236,8 @@ class LoopFrame:
         if self._loop.search is not None or not self._ctx.train or not self._loop.recomputes:
             return self._step(i, [array.read(i) for array in arrays], carried, search)
         flat = recomputed(step, inputs(), inputs)
-        values, states, ended = tf.nest.pack_sequence_as([self._written, list(carried), search], flat)
+        results = [*self._written, *self._step_dims, *self._step_dims]
+        values, states, ended = tf.nest.pack_sequence_as([results, list(carried), search], flat)
         return values, states, ended, None
 
     def _step(
@@ -228,12 +259,32 @@ class LoopFrame:
         for position, node in enumerate(layers):
             step.emit([node])
             if hyps is not None and hyps.chosen is not None:
-                follow_choice(lowering, node, self._needed_after(position, hyps), state_keys(layers), self._batch)
+                follow_choice(
+                    lowering,
+                    node,
+                    self._needed_after(position, hyps),
+                    state_keys(layers),
+                    self._batch,
+                    self._inner.lowering,
+                )
         new_states = self._carried.after_step(step, self._lens())
         source = None if hyps is None else hyps.source
         values = [step.value(node) for node in self._collected]
         values += [constrained_values(EmitContext(node, lowering))[name] for node, name in loop.constrained]
+        values = [self._stackable(node, x) for node, x in zip(self._written, values)]
+        values += self._lens_of_step(step)
         return values, new_states, self._ended(step, hyps, search), source
+
+    def _stackable(self, node: Node, x: Any) -> Any:
+        """Return the value of a step as it is written: an axis whose lengths the step defines comes first."""
+        dim = self._by_step.get(node)
+        return x if dim is None else move_axis(x, node.output.rank, node.output.dims.index(dim), 0)
+
+    def _lens_of_step(self, step: StepEmitter) -> list[Any]:
+        """Return the lengths, int32 [batch * beam], and the size of each axis whose lengths the step defines."""
+        dims, entries = step.lowering.dims, self._batch * self._loop.beam_size
+        lens = [(tf.broadcast_to(dims.get_lens(d), [entries]), tf.identity(dims.get_size(d))) for d in self._step_dims]
+        return [x for pair in lens for x in pair]
 
     def _needed_after(self, position: int, hyps: Hypotheses) -> list[Node]:
         """Return the nodes of the step, and its inputs, used after a choice; all, if the beam size changes.
@@ -304,6 +355,13 @@ class LoopFrame:
                 best = tf.argmax(scores, axis=1, output_type=tf.int32)
                 ended = tf.gather(tf.reshape(search["ended"], tf.shape(scores)), best, batch_dims=1)
                 ctx.lowering.search.not_ended[loop.path] = tf.reduce_sum(tf.cast(tf.logical_not(ended), tf.int32))
+        for i, step_dim in enumerate(self._step_dims):
+            lens, sizes = results[len(self._written) + 2 * i :][:2]
+            lens = lens if entries is None else along_hypotheses(lens, entries, 1)
+            lens = lens if dim is None else lens[:size]
+            ctx.define_lens_over(step_dim, [loop.loop_dim, batch_dim], lens, tf.reduce_max(tf.concat([sizes, [0]], 0)))
+            if loop.search is not None:
+                ctx.lowering.dims.beam_dims[step_dim] = beam
         names = [node.path for node in self._collected]
         names += [step_output_name(node, name) for node, name in loop.constrained]
         for node, name, value in zip(self._written, names, results):

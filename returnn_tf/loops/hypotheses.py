@@ -11,6 +11,7 @@ from returnn_tf.graph.lowering import Lowering
 from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.ops.sequence import hypothesis_scores
 from returnn_tf.ops.sequence.beam import flat_index
+from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -82,12 +83,15 @@ def empty_in_place(widths: list[int], entries: Any) -> InPlace:
 # --- after a choice ---
 
 
-def follow_choice(lowering: Lowering, choice: Node, later: Sequence[Node], states: list[Any], batch: Any) -> None:
+def follow_choice(
+    lowering: Lowering, choice: Node, later: Sequence[Node], states: list[Any], batch: Any, outer: Lowering
+) -> None:
     """Reorder, after a choice, all values needed later, so that they belong to the chosen hypotheses.
 
     :param later: nodes whose values are needed after the choice
     :param states: keys of the states of layers of the loop
     :param batch: number of sequences
+    :param outer: has the lengths from outside of the step
     """
     hyps: Hypotheses = lowering.search.hypotheses
     assert hyps.chosen is not None
@@ -114,6 +118,7 @@ def follow_choice(lowering: Lowering, choice: Node, later: Sequence[Node], state
             if (node, key) in values and node is not choice:
                 values[node, key] = reorder(values[node, key], axis)
     lowering.values.change_aux([node for node in later if node is not choice], reorder)
+    by_step = _reordered_lens(lowering, outer, index)
     hyps.ended = tf.gather(hyps.ended, index)
     hyps.counts = tf.gather(hyps.counts, index)
     hyps.source = tf.gather(hyps.source, hyps.chosen, batch_dims=1)
@@ -121,6 +126,21 @@ def follow_choice(lowering: Lowering, choice: Node, later: Sequence[Node], state
     if after != before:
         hyps.beam = after
         resize_beam(lowering, before, after, batch)
+    if by_step:
+        lowering.dims.lens.update(by_step)
+        lowering.dims.derived_lens = {
+            d: x for d, x in lowering.dims.derived_lens.items() if d in outer.dims.derived_lens
+        }
+        lowering.dims.masks = {}
+
+
+def _reordered_lens(lowering: Lowering, outer: Lowering, index: Any) -> dict[Dim, Any]:
+    """Return the lengths by hypothesis that the step defines, of the hypotheses that are continued.
+
+    :param index: int32 [batch * beam]: the hypothesis that each one continues
+    """
+    lens = lowering.dims.lens
+    return {d: tf.gather(x, index) for d, x in lens.items() if d not in outer.dims.lens and x.shape.rank}
 
 
 def resize_beam(lowering: Lowering, before: int, after: int, batch: Any) -> None:

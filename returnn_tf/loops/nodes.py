@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Optional
 
 from returnn_tf.config.errors import LoopError
@@ -11,7 +12,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.ops.frames.shape import move_axis, to_layout
-from returnn_tf.tensor import Beam, Data, Dim, DimKind
+from returnn_tf.tensor import Beam, Data, Dim, DimKind, batch_dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -254,13 +255,24 @@ class AccumLayer(Layer):
         self.of, self._loop_dim, self._beam = of, loop_dim, beam
 
     def template(self, ctx: Any) -> Data:
-        """Infer the output: an additional axis in front."""
+        """Infer the output: an additional axis in front. Lengths that the step defines differ by step."""
         data = self.of.output.with_axis(0, self._loop_dim)
+        outside = {dim for dep in self.source.deps for dim in dep.output.dims}
+        for dim in self.of.output.dims:
+            if dim.is_dynamic() and not _follows_from(dim, outside):
+                ctx.set_lengths_over(dim, [self._loop_dim, batch_dim])
         return data.replace(beam=self._beam if data.batch_axis is not None else None)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit what the loop collected."""
         return ctx.lowering.values.sub_outputs[self.source, self.of.path]
+
+
+def _follows_from(dim: Dim, known: Collection[Dim]) -> bool:
+    """Return whether the lengths of a dim follow from those of known ones."""
+    if dim in known or not dim.is_dynamic():
+        return True
+    return dim.expr is not None and all(_follows_from(operand, known) for operand in dim.expr.args)
 
 
 def loop_dim_for(time_dim: Dim) -> Dim:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+from returnn_tf.config.errors import LoopError
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.native.portable import in_portable_ops
-from returnn_tf.ops.frames.stacked import first_entries, stacked
+from returnn_tf.ops.frames.shape import move_axis
+from returnn_tf.ops.frames.stacked import first_entries, padded_entries, stacked
 from returnn_tf.ops.xla import xla_limit
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -40,10 +44,7 @@ class StackedResult:
     def __init__(self, dtype: tf.DType, sizes: list[Any], limit: Any, *, is_full: bool) -> None:
         self._sizes, self._is_full = sizes, is_full
         #: To be written in each step at the index of the step.
-        # Growing costs time in the backward pass, and XLA and ONNX have no arrays that grow.
-        grows = not is_full and not in_portable_ops() and (_static(limit) or 0) > _MOST_RESERVED
-        size = _MOST_RESERVED if grows else limit
-        self.array = tf.TensorArray(dtype, size=size, dynamic_size=grows, element_shape=[_static(n) for n in sizes])
+        self.array = _array(dtype, [_static(size) for size in sizes], limit, is_full=is_full)
 
     def all_steps(self, array: Any, count: Any) -> Any:
         """Return the written values.
@@ -58,6 +59,71 @@ class StackedResult:
             # Other formats can't gather. There, the array has just the entries that were written.
             return values if self._is_full else values[:count]
         return first_entries(array, count, known)
+
+
+class StackedFrames:
+    """A value with an axis of another size in each step, in one array whose entries are padded at the end of the loop.
+
+    This axis comes first in the entries.
+
+    :param node: the layer
+    :param dim: the axis
+    :param sizes: of the value, see `sizes_before`
+    :param limit: the maximum number of steps
+    :param is_full: whether there are always that many steps
+    """
+
+    def __init__(self, node: Node, dim: Dim, sizes: list[Any], limit: Any, *, is_full: bool) -> None:
+        self._rank, self._axis = node.output.rank, node.output.dims.index(dim)
+        self.dim = dim
+        self._sizes = [size for axis, size in enumerate(sizes) if axis != self._axis]
+        #: To be written in each step at the index of the step.
+        shape = [None, *(_static(size) for size in self._sizes)]
+        self.array = _array(node.output.dtype, shape, limit, is_full=is_full)
+
+    def all_steps(self, array: Any, sizes: Any) -> Any:
+        """Return the written values.
+
+        :param array: `array` at the end of the loop
+        :param sizes: of the axis in each step, int32 [steps]
+        :return: [steps, ...]
+        """
+        shape = [-1 if size is None else size for size in self._sizes]
+        return move_axis(padded_entries(array, sizes, shape), self._rank + 1, 1, self._axis + 1)
+
+
+def _array(dtype: tf.DType, shape: Sequence[Optional[int]], limit: Any, *, is_full: bool) -> tf.TensorArray:
+    """Return an array for a value of each step.
+
+    :param shape: of a value
+    """
+    # Growing costs time in the backward pass, and XLA and ONNX have no arrays that grow.
+    grows = not is_full and not in_portable_ops() and (_static(limit) or 0) > _MOST_RESERVED
+    return tf.TensorArray(dtype, size=_MOST_RESERVED if grows else limit, dynamic_size=grows, element_shape=shape)
+
+
+def dims_of_step(ctx: EmitContext, nodes: Sequence[Node]) -> dict[Node, Dim]:
+    """Return the axis of each layer whose lengths the step itself defines, such as those of a slice.
+
+    :param ctx: of the loop
+    :param nodes: in the step, whose values leave the loop
+    :raises LoopError: a layer has more than one
+    """
+    result = {}
+    for node in nodes:
+        dims = [d for d in node.output.dims if d.is_dynamic() and not d.is_batch and not _is_outer(ctx, d)]
+        if len(dims) > 1:
+            raise LoopError(
+                "layer %r leaves the loop as %s: the lengths of both %s and %s differ by step, but of a value for all "
+                "steps only one axis can have such lengths. Merge or reduce one of them in the loop."
+                % (node.path, node.output, dims[0], dims[1])
+            )
+        result.update((node, dim) for dim in dims)
+    return result
+
+
+def _is_outer(ctx: EmitContext, dim: Dim) -> bool:
+    return ctx.has_lens(dim) or ctx.lowering.dims.is_by_frame(dim)
 
 
 def sizes_before(lowering: Lowering, data: Data, beam: int) -> list[Any]:

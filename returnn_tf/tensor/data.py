@@ -147,6 +147,14 @@ class Data:
         """Return the size of each axis, None where dynamic."""
         return tuple(d.size for d in self.dims)
 
+    def axis_of_steps(self, dim: Dim) -> Optional[int]:
+        """Return the axis of the steps of a loop, seen from inside or from outside of it; None without one.
+
+        :param dim: of the steps inside; any other dim is that of the axis itself
+        """
+        found = (i for i, d in enumerate(self.dims) if d is dim or (dim.is_loop and d.as_kind(DimKind.LOOP) is dim))
+        return next(found, None)
+
     def axes_of(self, dim: Dim, without: Sequence[int] = ()) -> list[int]:
         """Return the indices of all axes with this dim; of those that differ in match priority, the highest.
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config import ConfigError
 from returnn_tf.tensor import SpatialDim
-from tests.layers.nets import LENS, feed, run, template
+from tests.layers.nets import FEATURE, LENS, config_of, feed, net_of, run, template
 
 K = SpatialDim("k")
 COUNTS = np.array([[2, 1, 3, 1], [1, 2, 0, 0], [3, 3, 1, 0]], "int32")
@@ -88,6 +89,95 @@ def test_in_a_loop_each_step_has_its_own_lengths(optimize: bool) -> None:
     found = found if len(found) == 3 else found.T
     for row, values in zip(found, VALUES):
         np.testing.assert_allclose(row[: len(values)], np.cumsum([x.sum() for x in values]), rtol=1e-5)
+
+
+def _loop(optimize: bool) -> dict[str, Any]:
+    unit = {
+        **RANGE,
+        "r": {**RANGE["r"], "from": "data:source"},
+        "x": {"class": "cast", "from": "data:source", "dtype": "float32"},
+        "output": {"class": "copy", "from": "both"},
+    }
+    return {"class": "rec", "from": "data:ints", "unit": unit, "optimize_move_layers_out": optimize}
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize(
+    "layer, function",
+    [
+        ({"class": "reduce", "mode": "sum", "axis": K, "from": "loop"}, np.sum),
+        ({"class": "dot", "reduce": K, "from": ["weights", "loop"]}, lambda x: (np.exp(x) * x).sum() / np.exp(x).sum()),
+        ({"class": "length", "axis": K, "from": "loop"}, len),
+    ],
+)
+def test_axes_of_a_step_outside_of_the_loop(layer: Any, function: Any, optimize: bool) -> None:
+    """Lengths that a loop computes step by step, or for all steps at once, are those of the frames outside."""
+    weights = {"class": "softmax_over_spatial", "axis": K, "from": "loop"}
+    result = run({"loop": _loop(optimize), "weights": weights, "output": layer}, feed(ints=COUNTS))["output"]
+    assert sorted(result.axes) == ["B", "T"]
+    for row, values in zip(result.value, VALUES):
+        expected = [function(x) for x in values if len(x)]
+        np.testing.assert_allclose([y for y, x in zip(row, values) if len(x)], expected, rtol=1e-5)
+
+
+def test_slices_from_a_position_that_the_loop_finds() -> None:
+    """The weights of a slice determine where the next one begins; they leave the loop, with a gradient."""
+    slices = {
+        "slice": {"class": "slice_nd", "from": "base:scaled", "start": "prev:start", "size": None},
+        "energy": {"class": "reduce", "mode": "sum", "axis": "F", "from": "slice"},
+        "weights": {"class": "softmax_over_spatial", "axis": "stag:sliced", "from": "energy", "is_output_layer": True},
+        "length": {"class": "length", "axis": "stag:sliced", "from": "weights"},
+        "more": {"class": "compare", "kind": "greater", "value": 2, "from": "length"},
+        "start": {"class": "switch", "condition": "more", "true_from": ":i", "false_from": 1, "initial_output": 0},
+        "output": {"class": "dot", "reduce": "stag:sliced", "from": ["weights", "slice"]},
+    }
+    network = {
+        "scale": {"class": "variable", "shape": [FEATURE], "init": 1.0},
+        "scaled": {"class": "combine", "kind": "mul", "from": ["data", "scale"]},
+        "output": {"class": "rec", "from": "data", "unit": slices, "loss": "as_is"},
+    }
+    arrays = feed()
+    net = net_of(network)
+    found = net.run(arrays, with_grad=True)
+    assert np.abs(found.grads["scale/scale"]).min() > 0
+    weights, output = found.layers["output/weights"], found.layers["output"]
+    for b, length in enumerate(LENS):
+        start = 0
+        for t in range(length):
+            x = arrays["data"][b, start:length].astype("float64")
+            energy = np.exp(x.sum(1))
+            np.testing.assert_allclose(weights.value[b, t, : len(x)], energy / energy.sum(), rtol=1e-4)
+            assert not weights.value[b, t, len(x) :].any()
+            np.testing.assert_allclose(output.value[b, t], energy @ x / energy.sum(), rtol=1e-4)
+            start = t if length - start > 2 else 1
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_lengths_of_hypotheses(early: bool) -> None:
+    """A slice begins at the last label, or at the label of the step: its lengths follow the hypotheses."""
+    chosen = "prev:output" if early else "output"
+    unit = {
+        "prob": {"class": "softmax", "n_out": 3, "from": ["data:source", "embedding"]},
+        "embedding": {"class": "linear", "activation": None, "n_out": 2, "from": "prev:output"},
+        "start": {"class": "reinterpret_data", "set_sparse": False, "from": chosen},
+        "slice": {"class": "slice_nd", "from": "base:data", "start": "start", "size": None},
+        "energy": {"class": "reduce", "mode": "sum", "axis": "F", "from": "slice"},
+        "weights": {"class": "softmax_over_spatial", "axis": "stag:sliced", "from": "energy", "is_output_layer": True},
+        "output": {"class": "choice", "target": None, "beam_size": 3, "initial_output": 1, "from": "prob"},
+    }
+    config = config_of({"output": {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": early}})
+    net = Network.from_config(config, search=True)
+    rng = np.random.default_rng(5)
+    net.set_param_values({name: 3 * rng.normal(size=var.shape) for name, var in net.params.items()})
+    found = net.run(feed()).layers
+    labels, weights = found["output"].value, found["output/weights"].value
+    assert len(np.unique(labels)) == 3 and len(labels) == 9
+    for entry, row in enumerate(labels):
+        length = LENS[entry // 3]
+        starts = [1, *row][:length] if early else row[:length]
+        counts = [(w > 0).sum() for w in weights[entry, :length]]
+        np.testing.assert_array_equal(counts, [max(length - start, 0) for start in starts])
+        np.testing.assert_array_equal(found["output/weights"].sizes[2][entry, :length], counts)
 
 
 @pytest.mark.parametrize(

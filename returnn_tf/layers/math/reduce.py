@@ -83,7 +83,7 @@ def _has_mask(ctx: EmitContext, data: Data, axis: int) -> bool:
     """Return whether the lengths of an axis vary with no axis that the data lack."""
     dim = data.dims[axis]
     if ctx.differs_by_frame(dim):
-        return all(over in data.dims for over in ctx.lengths_over(dim))
+        return all(data.axis_of_steps(over) is not None for over in ctx.lengths_over(dim))
     return bool(ctx.lens(dim).shape.rank == 0)
 
 

@@ -80,7 +80,8 @@ class LengthLayer(Planned[LengthPlan]):
         dims = [source.dims[source.batch_axis] if source.batch_axis is not None else batch_dim]
         over = ctx.lengths_over(dim)
         if over is not None:  # in the step of a loop those of this step
-            dims = [d for d in over if not d.is_loop or d in source.dims]
+            axes = [source.axis_of_steps(d) for d in over]
+            dims = [d if a is None else source.dims[a] for d, a in zip(over, axes) if a is not None or not d.is_loop]
         if not dim.is_dynamic():
             dims = []
         if self.add_time_axis:

@@ -1,4 +1,4 @@
-"""The entries of a `tf.TensorArray` in one tensor, also where there are none."""
+"""The entries of a `tf.TensorArray` in one tensor, also where there are none or their sizes differ."""
 
 from __future__ import annotations
 
@@ -44,3 +44,28 @@ def first_entries(array: tf.TensorArray, count: tf.Tensor, shape: Sequence[Any])
     )
     x.set_shape([None, *(size if isinstance(size, int) and size >= 0 else None for size in shape)])
     return x
+
+
+def padded_entries(array: tf.TensorArray, sizes: tf.Tensor, shape: Sequence[Any]) -> tf.Tensor:
+    """Stack entries of different sizes along their first axis, padded by zeros.
+
+    :param array: of at least ``count`` entries; those from there on were not written
+    :param sizes: int32 [count], of the first axis of each entry
+    :param shape: the sizes of the other axes, as in `stacked`
+    :return: [count, largest size, ...]
+    """
+    if array.flow.dtype != tf.variant:
+        joined = array.concat()
+    else:
+        joined, _ = tf.raw_ops.TensorListConcatV2(
+            input_handle=array.flow,
+            element_shape=tf.stack([-1, *shape]),
+            leading_dims=tf.zeros(tf.expand_dims(array.size(), 0), tf.int64),
+            element_dtype=array.dtype,
+        )
+    total = tf.shape(joined)[0]
+    zeros = tf.zeros(tf.concat([[1], tf.shape(joined)[1:]], axis=0), joined.dtype)
+    frames = tf.range(tf.reduce_max(tf.concat([sizes, [0]], axis=0)))
+    index = tf.expand_dims(tf.cumsum(sizes, exclusive=True), 1) + frames
+    index = tf.where(frames < tf.expand_dims(sizes, 1), index, total)
+    return tf.gather(tf.concat([joined, zeros], axis=0), index)
