@@ -9,6 +9,7 @@ import itertools
 import os
 import pickle
 import random
+import struct
 import zipfile
 
 import numpy as np
@@ -18,7 +19,7 @@ import soundfile
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.core.share import Share
-from returnn_tf.datasets.speech.zip_archive import ZipArchive
+from returnn_tf.datasets.speech.zip_archive import ZipArchive, plain_directory
 from tests.datasets.recorded import ROOT, array_info, by_name, load_json
 
 CASES = {
@@ -379,6 +380,57 @@ def test_members_are_read_in_pieces(size, tmp_path):
             file.writestr("x.txt", content)
         archive = ZipArchive(path)
         assert b"".join(archive.pieces("x.txt", size)) == archive.read(0, "x.txt") == content
+
+
+def _write_zip64(path):
+    with zipfile.ZipFile(path, "w") as file, file.open("long", "w", force_zip64=True) as member:
+        member.write(b"x")
+    content = path.read_bytes()
+    start = content.index(b"PK\1\2")
+    size, name, extra = len(content), b"far", struct.pack("<2H3Q", 1, 24, 1, 1, 0)
+    full = 0xFFFFFFFF
+    sizes = (full, full, len(name), len(extra))
+    record = struct.pack("<4s6H3L5H2L", b"PK\1\2", 45, 45, 0, 0, 0, 0, 0, *sizes, 0, 0, 0, 0, full)
+    directory = content[start : size - 22] + record + name + extra
+    end64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 2, 2, len(directory), start)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, start + len(directory), 1)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, full, full, 0)
+    path.write_bytes(content[:start] + directory + end64 + locator + end)
+
+
+def _write_names(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in ("a", "é", "b/" + "c" * 300, "\u2581"):
+            file.writestr(name, name * 9)
+        file.mkdir("folder") if hasattr(file, "mkdir") else file.writestr("folder/", "")
+
+
+def _write_comment(path):
+    _write_names(path)
+    with zipfile.ZipFile(path, "a") as file:
+        file.comment = b"a comment"
+
+
+def _write_behind(path):
+    _write_names(path)
+    path.write_bytes(b"a program" + path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "write, is_plain", [(_write_names, True), (_write_zip64, True), (_write_comment, False), (_write_behind, False)]
+)
+def test_directory_is_that_of_the_standard_library(write, is_plain, tmp_path):
+    """Unusual files are left to it."""
+    path = tmp_path / "a.zip"
+    write(path)
+    with zipfile.ZipFile(path) as file:
+        infos = file.infolist()
+    facts = [(i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type, i.flag_bits) for i in infos]
+    with open(path, "rb") as file:
+        assert plain_directory(file) == ((facts, [info.filename for info in infos]) if is_plain else None)
+    archive = ZipArchive(str(path))
+    assert list(archive.rows) == [info.filename for info in infos]
+    assert [tuple(member) for member in archive._members.tolist()] == facts
 
 
 def test_resumed_in_mid_epoch(tmp_path):

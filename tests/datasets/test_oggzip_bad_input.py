@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
-from returnn_tf.datasets.speech.literal_list import read_dicts
+from returnn_tf.datasets.speech.literal_list import read_columns, read_dicts
 from tests.datasets.recorded import ROOT
 from tests.datasets.test_oggzip import CHARS, corpus, entries, make_zip, tone
 
@@ -232,6 +232,48 @@ def test_a_text_is_read_in_pieces_of_any_size():
     for size in (1, 3, 50, 10**6):
         pieces = [b"", *(content[start : start + size] for start in range(0, len(content), size)), b""]
         assert list(read_dicts(pieces, keys=("text", "duration"), where="x")) == expected
+
+
+def _random_literal(rng):
+    """Return a list of dicts whose layout may change, written in many ways, and perhaps damaged."""
+    layouts = ["text duration file", "file x text seq_name duration", "text text duration", "duration text"]
+    odd = {"duration": ["1.5", "2.", "-1.5", "3", "None", "1e5"], "text": ["'a\\n'", "u'x'", '"it\'s"', "'é'", "None"]}
+    entries, layout = [], rng.choice(layouts)
+    for number in range(rng.randrange(1, 12)):
+        layout = rng.choice(layouts) if rng.random() < 0.1 else layout
+        items = []
+        for key in layout.split():
+            value = "%.2f" % number if key == "duration" else repr("w%d" % number)
+            value = rng.choice(odd.get(key, odd["text"])) if rng.random() < 0.2 else value
+            items.append("%r%s: %s" % (key, rng.choice(["", "", " "]), value))
+        entries.append("{%s%s}" % (", ".join(items), rng.choice(["", "", " ", ","])))
+    joined = rng.choice([",", ", ", ",\n"]).join(entries)
+    text = "[%s%s]%s" % (joined, rng.choice(["", "\n", ","]), rng.choice(["", "\n"]))
+    if rng.random() < 0.2:
+        place = rng.randrange(len(text))
+        text = text[:place] + rng.choice(["", "}", "'", "\\", ","]) + text[place + rng.randrange(3) :]
+    return text.encode()
+
+
+def _read_until_error(entries):
+    found = []
+    try:
+        for entry in entries:
+            columns = [value for value in entry.values() if isinstance(value, list)]
+            found += [dict(zip(entry, row)) for row in zip(*columns)] if columns else [entry]
+    except DataError as exc:
+        found.append(str(exc))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_columns_have_what_single_entries_have(seed):
+    """Up to the same error, however the text is cut."""
+    rng = random.Random(seed)
+    content, size = _random_literal(rng), rng.choice([1, 7, 50, 10**6])
+    pieces = [content[start : start + size] for start in range(0, len(content), size)]
+    options = {"keys": ("text", "duration", "file", "seq_name"), "where": "x"}
+    assert _read_until_error(read_columns(pieces, **options)) == _read_until_error(read_dicts(pieces, **options))
 
 
 def test_damaged_bytes_never_lead_to_other_errors(tmp_path):

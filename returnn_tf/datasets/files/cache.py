@@ -14,7 +14,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Optional, Protocol
 
 from returnn_tf.config.options import above, at_least, file_name, option, probability
@@ -183,6 +183,26 @@ class FileCache:
                     self._copy(source, copy, name)
         raise CopyError("it changes all the time")
 
+    def made(self, name: str, write: Callable[[str], None]) -> str:
+        """Return the path of a file that is no copy, but made; it is kept like a copy.
+
+        :param name: in the folder; other content has another name
+        :param write: writes it to a path, if it is not there yet; other processes wait
+        :raises CopyError, OSError: it can't be made
+        """
+        path = os.path.join(self.folder, name)
+        self._prepare(path)
+        with _locked(path):
+            if not os.path.exists(path):
+                try:
+                    write(path + PART)
+                    os.replace(path + PART, path)
+                finally:
+                    with contextlib.suppress(OSError):
+                        os.remove(path + PART)
+            note_use(path + LOCK)
+        return path
+
     def _prepare(self, copy: str) -> None:
         if not HAS_LOCKS:
             raise CopyError("this system has no file locks")
@@ -195,7 +215,7 @@ class FileCache:
     def _copy(self, source: Source, copy: str, name: str) -> None:
         """Copy a file and verify size and time. Requires the lock."""
         before = size, modified = source.facts()
-        self._make_space(size)
+        self.make_space(size)
         log.write(3, "copying %r (%.1f MB) to %r" % (name, size / 1e6, self.folder))
         start = time.monotonic()
         part = copy + PART
@@ -212,7 +232,12 @@ class FileCache:
             raise CopyError("the copy has another size or time of modification than the original")
         log.write(3, "copied %r in %.1f s" % (name, time.monotonic() - start))
 
-    def _make_space(self, size: int) -> None:
+    def make_space(self, size: int) -> None:
+        """Remove copies that are unused where the disk has not enough space for another file.
+
+        :param size: bytes of that file
+        :raises CopyError: that is not enough
+        """
         wanted = size + max(RESERVE, int(self.options.cleanup_disk_usage_wanted_free_ratio * self._size()))
         if self._free() < wanted:
             self.remove_unused(self.options.cleanup_files_wanted_older_than_days, needed=wanted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Mapping
 from typing import Any, Optional, Union
 
 import h5py
@@ -17,15 +18,16 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import DataError, FileDataError
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.safe_files import check_regular
+from returnn_tf.datasets.files.index_file import SharedIndex, shared_index
 from returnn_tf.datasets.hdf.library import (
     byte_strings,
     impossible_size,
     longest_string,
     open_unlocked,
-    return_freed_memory,
     strings,
 )
 from returnn_tf.datasets.hdf.rows import RowReader
+from returnn_tf.util.freed_memory import return_freed_memory
 from returnn_tf.util.packed_strings import PackedStrings
 
 _LARGEST_DIM = 1 << 31
@@ -266,6 +268,15 @@ class HDFFile:
             )
         self.num_seqs = int(dataset.shape[0])
         frames = {key: int(self._dataset(root, path).shape[0]) for key, path in self.paths.items()}
+        return self._shared("lengths", lambda: self._sums_of_lengths(dataset, frames))
+
+    def _shared(self, kind: str, make: Callable[[], dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+        """Return arrays that describe all sequences; where there are many, all processes share them."""
+        if self.num_seqs <= _MANY_SEQS:
+            return make()
+        return dict(shared_index("hdf-" + kind, [self.path], None, lambda: SharedIndex(make())).arrays)
+
+    def _sums_of_lengths(self, dataset: h5py.Dataset, frames: Mapping[str, int]) -> dict[str, NDArray[Any]]:
         offsets = {
             key: np.zeros(self.num_seqs + 1, np.uint32 if count < 1 << 32 else np.int64)
             for key, count in frames.items()
@@ -300,10 +311,14 @@ class HDFFile:
 
     def _read_tags(self, root: h5py.File) -> PackedStrings:
         dataset = self._dataset(root, "seqTags")
-        tags = PackedStrings()
-        for start in range(0, self.num_seqs, _INDEX_BLOCK):
-            tags.extend(byte_strings(dataset[start : start + _INDEX_BLOCK]))
-        return tags
+
+        def read() -> dict[str, NDArray[Any]]:
+            tags = PackedStrings()
+            for start in range(0, self.num_seqs, _INDEX_BLOCK):
+                tags.extend(byte_strings(dataset[start : start + _INDEX_BLOCK]))
+            return tags.arrays()
+
+        return PackedStrings.of_arrays(self._shared("names", read))
 
     def _row_bytes(self, root: h5py.File, path: str) -> int:
         """Return the size of a frame; for strings that of a pointer."""

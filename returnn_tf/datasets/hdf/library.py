@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import zlib
 from collections.abc import Iterator
@@ -28,13 +27,6 @@ def strings(value: NDArray[Any]) -> NDArray[Any]:
     out = np.empty(value.size, object)
     out[:] = [_text(entry) for entry in value.reshape(-1).tolist()]
     return out.reshape(value.shape)
-
-
-def return_freed_memory() -> None:
-    """Return memory that the HDF5 library has freed to the system; only glibc has a function for that."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
 
 
 def byte_strings(value: NDArray[Any]) -> list[bytes]:

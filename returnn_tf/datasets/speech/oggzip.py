@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import os
 import zlib
@@ -20,7 +21,8 @@ from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import open_regular, path_of
 from returnn_tf.datasets.core.tags import warn_of_unknown
 from returnn_tf.datasets.files import local_copy
-from returnn_tf.datasets.speech.literal_list import read_dicts
+from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
+from returnn_tf.datasets.speech.literal_list import Columns, read_columns
 from returnn_tf.datasets.speech.utterances import UtteranceDataset, UtterancesInFiles, random_subset
 from returnn_tf.datasets.speech.zip_archive import ZipArchive
 from returnn_tf.datasets.text.orth import make_post_processing
@@ -47,14 +49,24 @@ class OggZipPart:
         self, name: str, *, archive: Optional[str] = None, text: Optional[str] = None, folder: Optional[str] = None
     ):
         self.name = name
-        self.archive = None if archive is None else ZipArchive(archive)
+        self.archive_path = archive
         self.text = text
         self.folder = folder
 
-    def dicts(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries of the text."""
+    @functools.cached_property
+    def archive(self) -> Optional[ZipArchive]:
+        """Return the zip file, whose directory is read at the first request."""
+        return None if self.archive_path is None else ZipArchive(self.archive_path)
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the files that have entries and their audio."""
+        return [path for path in (self.archive_path, self.text) if path is not None]
+
+    def entries(self) -> Iterator[Union[dict[str, Any], Columns]]:
+        """Yield the entries of the text, some of them as columns; the first one alone."""
         if self.text is not None:
-            yield from read_dicts(_file_pieces(self.text), keys=_KEYS, where="text %r" % self.text)
+            yield from read_columns(_file_pieces(self.text), keys=_KEYS, where="text %r" % self.text)
             return
         assert self.archive is not None
         member = self.name + ".txt"
@@ -71,11 +83,11 @@ class OggZipPart:
                 )
             )
         where = "text %r in zip file %r" % (member, self.archive.path)
-        yield from read_dicts(self.archive.pieces(member), keys=_KEYS, where=where)
+        yield from read_columns(self.archive.pieces(member), keys=_KEYS, where=where)
 
 
-class OggZipIndex:
-    """The entries of all parts that pass the filter, in their order.
+class _Entries:
+    """Reads the entries of all parts that pass the filter, in their order.
 
     :param parts: of the corpus
     :param with_audio: every entry needs an audio file
@@ -86,32 +98,60 @@ class OggZipIndex:
     def __init__(
         self, parts: Sequence[OggZipPart], *, with_audio: bool, prefix: bool, allowed: Optional[Collection[str]]
     ):
-        self.parts = parts
-        self.prefix = prefix
+        self._parts = parts
+        self._prefix = prefix
         self._with_audio = with_audio
         self._texts, self._tags, self._files = PackedStrings(), PackedStrings(), PackedStrings()
         self._part_of, self._lengths, self._rows = array("i"), array("q"), array("q")
         self._faults: dict[int, str] = {}
-        self._order: Optional[NDArray[Any]] = None
-        self.num_read = 0
-        #: how many entries have a duration that is no number of seconds, and the first of them as text
-        self.num_wrong_durations, self.wrong_duration = 0, ""
+        self._num_read = self._num_wrong_durations = 0
+        self._wrong_duration = ""
         for number, part in enumerate(parts):
             self._add_part(number, part, allowed)
             if part.archive is not None:
                 part.archive.forget_names()
 
+    def index(self) -> SharedIndex:
+        """Return all that `OggZipIndex` needs."""
+        repeated = self._tags.repeated()
+        arrays: dict[str, NDArray[Any]] = {
+            **named("texts", self._texts.arrays()),
+            **named("tags", self._tags.arrays()),
+            **named("files", self._files.arrays()),
+            "part_of": np.asarray(self._part_of),
+            "lengths": np.asarray(self._lengths),
+            "rows": np.asarray(self._rows),
+        }
+        for number, part in enumerate(self._parts):
+            if part.archive is not None:
+                arrays["members.%d" % number] = part.archive.members
+        facts = {
+            "num_read": self._num_read,
+            "num_wrong_durations": self._num_wrong_durations,
+            "wrong_duration": self._wrong_duration,
+            "faults": {str(entry): fault for entry, fault in self._faults.items()},
+            "num_repeated": len(repeated),
+            "repeated": self._tags[repeated[0]] if repeated else "",
+        }
+        return SharedIndex(arrays, facts)
+
     def _add_part(self, number: int, part: OggZipPart, allowed: Optional[Collection[str]]) -> None:
         count = 0
-        for count, entry in enumerate(part.dicts(), 1):
-            if count == 1:
+        for entry in part.entries():
+            if not count:
                 self._check_first(part, entry)
+            several = [value for value in entry.values() if isinstance(value, list)]
+            if several:
+                count += len(several[0])
+                self._add_columns(number, part, entry, allowed)
+                continue
+            count += 1
             tag = _string(entry.get("seq_name")) or _string(entry.get("file"))
             if allowed is None or tag in allowed:
                 self._add(number, part, tag, entry)
         if not count:
             raise FileDataError("the text of %s has no entries" % _place(part))
-        self.num_read += count
+        self._num_read += count
 
     def _check_first(self, part: OggZipPart, entry: Mapping[str, Any]) -> None:
         fault = None
@@ -141,15 +181,66 @@ class OggZipIndex:
         self._part_of.append(number)
         self._lengths.append(_length(entry.get("duration")))
         if self._lengths[-1] == _UNKNOWN and "duration" in entry:
-            self.num_wrong_durations += 1
-            self.wrong_duration = self.wrong_duration or "%r: %s" % (tag, shown(entry["duration"]))
+            self._num_wrong_durations += 1
+            self._wrong_duration = self._wrong_duration or "%r: %s" % (tag, shown(entry["duration"]))
         row = _UNKNOWN
         if part.archive is not None and self._with_audio and isinstance(file, str):
-            row = part.archive.rows.get(self._member(part, file), _UNKNOWN)
+            row = part.archive.rows.get(_member(part, file, self._prefix), _UNKNOWN)
         self._rows.append(row)
 
-    def _member(self, part: OggZipPart, file: str) -> str:
-        return "%s/%s" % (part.name, file) if self.prefix else file
+    def _add_columns(self, number: int, part: OggZipPart, columns: Columns, allowed: Optional[Collection[str]]) -> None:
+        """Add several entries, each of which has the keys of the columns with values of their types."""
+        texts, files, durations = (columns.get(key) for key in ("text", "file", "duration"))
+        count = len(next(iter(columns.values())))
+        names = columns.get("seq_name") or files or [""] * count
+        tags = [name or file for name, file in zip(names, files)] if files and "" in names else names
+        if allowed is not None or texts is None or durations is None or not self._are_plain(durations):
+            for place, tag in enumerate(tags):
+                if allowed is None or tag in allowed:
+                    self._add(number, part, tag, {key: column[place] for key, column in columns.items()})
+            return
+        self._tags.extend_texts(tags)
+        self._texts.extend_texts(texts)
+        self._files.extend_texts(files or [""] * count)
+        self._part_of.extend([number] * count)
+        self._lengths.frombytes((np.asarray(durations) * 100).astype(np.int64).tobytes())
+        if part.archive is not None and self._with_audio and files is not None:
+            rows, member = part.archive.rows, _member(part, "", self._prefix)
+            self._rows.extend([rows.get(member + file, _UNKNOWN) for file in files])
+        else:
+            self._rows.extend([_UNKNOWN] * count)
+
+    @staticmethod
+    def _are_plain(durations: list[float]) -> bool:
+        """Return whether all of these are durations."""
+        return min(durations) >= 0 and max(durations) < _LONGEST
+
+
+def _member(part: OggZipPart, file: str, prefix: bool) -> str:
+    return "%s/%s" % (part.name, file) if prefix else file
+
+
+class OggZipIndex:
+    """The entries of a corpus.
+
+    :param parts: of the corpus
+    :param index: of `_Entries`
+    :param prefix: the audio is in a folder of the name of its zip file
+    """
+
+    def __init__(self, parts: Sequence[OggZipPart], index: SharedIndex, *, prefix: bool):
+        self.parts = parts
+        self.facts = index.facts
+        self._prefix = prefix
+        self._texts, self._tags, self._files = (
+            PackedStrings.of_arrays(index.part(name)) for name in ("texts", "tags", "files")
+        )
+        self._part_of, self._lengths, self._rows = (index.arrays[name] for name in ("part_of", "lengths", "rows"))
+        self._order: Optional[NDArray[Any]] = None
+        for number, part in enumerate(parts):
+            members = index.arrays.get("members.%d" % number)
+            if members is not None and part.archive_path is not None:
+                part.archive = ZipArchive(part.archive_path, members)
 
     @property
     def tags(self) -> PackedStrings:
@@ -173,8 +264,9 @@ class OggZipIndex:
     def text(self, index: int) -> str:
         """Return the text of an entry."""
         entry = self._entry(index)
-        if entry in self._faults:
-            raise FileDataError(self._faults[entry])
+        fault = self.facts["faults"].get(str(entry))
+        if fault is not None:
+            raise FileDataError(fault)
         return self._texts[entry]
 
     def lengths(self) -> NDArray[Any]:
@@ -182,7 +274,7 @@ class OggZipIndex:
 
         :raises DataError: an entry has none
         """
-        lengths = np.asarray(self._lengths)
+        lengths = self._lengths
         lengths = lengths if self._order is None else lengths[self._order]
         unknown = np.flatnonzero(lengths == _UNKNOWN)
         if len(unknown):
@@ -195,7 +287,7 @@ class OggZipIndex:
         """Return the zip file or path of the audio of an entry, for messages."""
         part, file = self._audio_file(index)
         if part.archive is not None:
-            return "%s:%s" % (part.archive.path, self._member(part, file))
+            return "%s:%s" % (part.archive.path, _member(part, file, self._prefix))
         return os.path.join(part.folder or "", file)
 
     def _audio_file(self, index: int) -> tuple[OggZipPart, str]:
@@ -216,7 +308,7 @@ class OggZipIndex:
             raise FileDataError(
                 "text %r has no zip file %r beside it in the option 'path'" % (part.text, part.name + ".zip")
             )
-        row, name = self._rows[self._entry(index)], self._member(part, file)
+        row, name = int(self._rows[self._entry(index)]), _member(part, file, self._prefix)
         if row == _UNKNOWN:
             raise FileDataError("zip file %r has no audio file %r" % (part.archive.path, name))
         return part.archive.read(row, name)
@@ -403,16 +495,21 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         """Read the texts, and choose the sequences."""
         opts = self.opts
         allowed = self.tags_of_segment_file()
-        index = OggZipIndex(
-            self._parts(),
-            with_audio=self.features is not None,
-            prefix=opts.zip_audio_files_have_name_as_prefix,
-            allowed=allowed,
-        )
+        parts, prefix = self._parts(), opts.zip_audio_files_have_name_as_prefix
+        with_audio = self.features is not None
+        paths = [path for part in parts for path in part.paths]
+        if opts.segment_file:
+            paths.append(opts.segment_file)
+        options = [with_audio, prefix, bool(allowed), [[part.name, part.folder is None, part.paths] for part in parts]]
+
+        def make() -> SharedIndex:
+            return _Entries(parts, with_audio=with_audio, prefix=prefix, allowed=allowed).index()
+
+        index = OggZipIndex(parts, shared_index("oggzip", paths, options, make), prefix=prefix)
         if not len(index):
             raise FileDataError(
                 "%s: none of its %d sequences is in segment_file %r (%d tags)"
-                % (self._owner(), index.num_read, opts.segment_file, len(allowed or ()))
+                % (self._owner(), index.facts["num_read"], opts.segment_file, len(allowed or ()))
             )
         if allowed:
             warn_of_unknown(self._owner(), "segment_file", self.opts.segment_file, allowed, index.tags)
@@ -424,16 +521,16 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
 
     def _warn_of_contradictions(self, index: OggZipIndex) -> None:
         """Log what is wrong in the text of the corpus, but does not matter for each use of it."""
-        if index.num_wrong_durations:
+        facts = index.facts
+        if facts["num_wrong_durations"]:
             log.warn(
                 "%s: %d sequences have a duration that is not a number of seconds, e.g. %s; orders by length fail."
-                % (self._owner(), index.num_wrong_durations, index.wrong_duration)
+                % (self._owner(), facts["num_wrong_durations"], facts["wrong_duration"])
             )
-        repeated = index.tags.repeated()
-        if repeated:
+        if facts["num_repeated"]:
             log.warn(
                 "%s: %d sequences have the tag of an earlier one, e.g. %r. Lists of tags choose the last one of a tag."
-                % (self._owner(), len(repeated), index.tags[repeated[0]])
+                % (self._owner(), facts["num_repeated"], facts["repeated"])
             )
 
     # ---- sequences
