@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.layers.nets import LENS, feed, net_of
+from tests.layers.rec.searching import frame_loop, free_loop, search_net
 
 #: A condition that is the same for all sequences; it refers to a layer beside the outermost `cond`.
 CHOICES = {"true": {"class": "compare", "kind": "less", "value": 1e6, "from": "sum"},
@@ -114,3 +115,28 @@ def test_masked_computation_in_a_branch():
     np.testing.assert_allclose(
         net.run(feed()).layers["output"].value, plain.run(feed()).layers["output"].value, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("choices, number", WAYS[1:4])
+@pytest.mark.parametrize("loop", [free_loop, frame_loop])
+def test_in_a_search(choices, number, loop):
+    """In each step of a search, and behind it, a `cond` of hypotheses is the branch that it takes."""
+
+    def network(layer):
+        inside = {"sum": {"class": "copy", "from": "base:sum"}, "x": {"class": "copy", "from": "emb"}, "c": layer}
+        network = loop(layers={**inside, "p": {"class": "softmax", "n_out": 5, "from": ["c", "prev:c"]}})
+        behind = {
+            "x": {"class": "linear", "activation": None, "n_out": 3, "from": "loop"},
+            "after": {**layer, "is_output_layer": True},
+        }
+        return {"sum": OUTSIDE["sum"], **network, **behind, "output": {"class": "copy", "from": "loop"}}
+
+    def found(layer):
+        result = search_net(network(layer), seed=2).run(feed()).layers
+        return result["output"], result["after"]
+
+    (hyps, after), (wanted, wanted_after) = found(nested(choices)), found(branch(number, loss=False))
+    np.testing.assert_array_equal(hyps.value, wanted.value)
+    np.testing.assert_allclose(hyps.beam_scores, wanted.beam_scores, rtol=1e-5)
+    np.testing.assert_allclose(after.value, wanted_after.value, rtol=1e-5)
+    assert after.axes == wanted_after.axes and len(after.value) == 9
