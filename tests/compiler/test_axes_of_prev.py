@@ -159,3 +159,39 @@ def test_templates(unit, template):
 def test_features_that_do_not_fit():
     with pytest.raises(ConfigError, match="layer 'other' is .* the value of a step is .* without the axis other=2"):
         plan_from_config(_config({"x": _add("prev:x", "base:other", "base:zero")}))
+
+
+STATE = {"class": "linear", "activation": "tanh", "n_out": 3}
+#: Units with a state that is computed from itself, and whether it has a batch axis.
+STATES = {
+    "alone": ({"x": {**STATE, "from": "prev:x"}}, False),
+    "two of each other": ({"x": {**STATE, "from": "prev:y"}, "y": {**STATE, "from": ["x", "prev:y"]}}, False),
+    "with the step": (
+        {"x": {**STATE, "from": ["prev:x", "i"]}, "i": {"class": "expand_dims", "axis": "F", "from": "t"}}, False),
+    "parts": ({
+        "h": {**STATE, "from": "prev:x"},
+        "s": {"class": "split", "from": "h", "size_splits": [1, 2]},
+        "x": {**STATE, "from": ["s/0", "s/1"]},
+    }, False),
+    "beside one with a batch": (
+        {"x": {**STATE, "from": "prev:x"}, "y": {**STATE, "from": ["prev:y", "base:zero"], "need_last": True}}, False),
+    "reads one without": ({"x": {**STATE, "from": ["y", "base:zero"]}, "y": {**STATE, "from": "prev:y"}}, True),
+    "a constant with a batch": ({
+        "x": {**STATE, "from": ["prev:x", "c"]},
+        "c": {"class": "constant", "value": 0.0, "shape": [batch_dim, 1]},
+    }, True),
+    "an outer layer": ({"x": {**STATE, "from": ["prev:x", "base:zero"]}}, True),
+    "initial output": ({"x": {**STATE, "from": "prev:x", "initial_output": "base:zero"}}, True),
+    "cell": ({"x": {"class": "rnn_cell", "unit": "GRU", "n_out": 3, "from": "prev:x"}}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(STATES))
+def test_batch_axis_of_a_state_that_is_computed_from_itself(name):
+    unit, has_batch = STATES[name]
+    x = np.zeros((2, 4, 3), "float32")
+    net = Network.from_config(_config(unit))
+    net.set_param_values({name: np.full(param.shape, 0.5) for name, param in net.params.items()})
+    output = net.run({"data": x, "data/size0": np.array([4, 4])}).layers["output"]
+    assert output.axes == (("B", "F") if has_batch else ("F",))
+    assert (output.value != 0).all()

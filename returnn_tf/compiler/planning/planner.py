@@ -36,7 +36,7 @@ from returnn_tf.compiler.planning.parse import (
     split_extra,
 )
 from returnn_tf.compiler.planning.results import Result, Results
-from returnn_tf.compiler.planning.rounds import MAX_ROUNDS, Round, RoundResult, guess
+from returnn_tf.compiler.planning.rounds import MAX_ROUNDS, Round, RoundResult, guess, guessed_batch
 from returnn_tf.compiler.planning.scope import ExtraScope, Scope
 from returnn_tf.compiler.planning.step_layers import StepLayers, rec_layer
 from returnn_tf.compiler.planning.sub_output import SubOutputLayer
@@ -708,7 +708,7 @@ class Planner(NetworkPlanner):
             tolerant[0].record(node, exc)
             node.params.clear()
             node.owned.clear()
-            return guess(ctx)
+            return guess(ctx, tolerant[0])
 
     def _with_lengths_of(self, node: Node, target: str) -> Data:
         other = self.target_data(node, target)
@@ -1061,12 +1061,13 @@ class LoopPlanner:
         is_final = all(a_round.whole for a_round in around)  # else the nodes are of no use later
         whole = bool(known.templates) and is_final
         known = dataclasses.replace(known, guessed=frozenset(names))
+        first, without_batch = known, frozenset[str]()
         strict = False
         error: Optional[ConfigError] = None
         rounds = 0
         while rounds < MAX_ROUNDS + len(self._transfer.round.prevs):  # of a chain, each round finds one at least
             rounds += 1
-            current = self._transfer.round = Round(known, strict=strict, whole=whole)
+            current = self._transfer.round = Round(known, strict=strict, whole=whole, without_batch=without_batch)
             planner = self.planners[Zone.STEP] = self._planner_of_step(current)
             try:
                 for name in names:
@@ -1090,6 +1091,12 @@ class LoopPlanner:
                 frozenset(current.guessed),
             )
             if settled and (strict or current.complete):
+                if not without_batch:
+                    prevs = {current.prevs[name]: node for name, node in nodes.items()}
+                    without_batch = guessed_batch(planner.planned_nodes, prevs)
+                    if without_batch:
+                        known, strict = first, False
+                        continue
                 if not (current.reuses_loops and is_final):
                     if current.reuses_loops:
                         around[0].reuses_loops = True

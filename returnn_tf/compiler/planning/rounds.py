@@ -7,10 +7,11 @@ unknown. The rounds and their end are described in docs/develop/planning.md.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.compiler.planning.checks import located
+from returnn_tf.compiler.planning.initial_outputs import names_layer
 from returnn_tf.config import ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.graph.layer import Node
@@ -85,12 +86,21 @@ class Round:
     :param known: what the round before found
     :param strict: whether a layer that can't be planned is an error; else its template is guessed
     :param whole: whether loops within the step are planned though an earlier round has planned the same
+    :param without_batch: paths of layers that are guessed without a batch axis, see `guessed_batch`
     """
 
-    def __init__(self, known: RoundResult, *, strict: bool, whole: bool = False) -> None:
+    def __init__(
+        self,
+        known: RoundResult,
+        *,
+        strict: bool,
+        whole: bool = False,
+        without_batch: frozenset[str] = frozenset(),
+    ) -> None:
         self.known = known
         self.strict = strict
         self.whole = whole
+        self.without_batch = without_batch
         #: Whether a loop within the step was not planned, since an earlier round has planned the same.
         self.reuses_loops = False
         #: Whether a ``prev:`` value may get further axes from its initial output, which this round does not know.
@@ -173,7 +183,7 @@ def _state_unknown(node: Node) -> bool:
     return isinstance(node.layer, PrevLayer) and node.hidden_state is None
 
 
-def guess(ctx: PlanContext) -> Data:
+def guess(ctx: PlanContext, a_round: Round) -> Data:
     """Guess the output of a layer with unknown sources: a vector per sequence, if its size is known."""
     node, layer = ctx.node, ctx.node.layer
     out = None
@@ -182,9 +192,38 @@ def guess(ctx: PlanContext) -> Data:
         if size is None:
             return Data((), unknown=True)
         out = ctx.new_feature(size)
-    batch = next((d for s in node.deps for d in s.output.dims if d.is_batch), batch_dim)
+    batch = [d for s in node.deps for d in s.output.dims if d.is_batch][:1]
+    if not batch and node.path not in a_round.without_batch:
+        batch = [batch_dim]
     out = ctx.out_feature() if out is None else out
-    return Data((batch, out), ctx.float_dtype, feature_axis=1)
+    return Data((*batch, out), ctx.float_dtype, feature_axis=len(batch))
+
+
+def guessed_batch(step: Sequence[Node], prevs: Mapping[Node, Node]) -> frozenset[str]:
+    """Return the paths of the layers of a step that have a batch axis only since that was guessed.
+
+    A layer has one if a source has; it has one of its own if it reads values for each sequence from outside of the
+    step, makes the axis by its options, carries a state, or chooses labels.
+
+    :param step: the planned layers of the step
+    :param prevs: of these, ``prev:`` values -> their layers
+    """
+    inside = set(step)
+    with_batch = [node for node in step if node.output.batch_axis is not None]
+
+    def has_its_own(node: Node) -> bool:
+        if node in prevs:
+            return names_layer(prevs[node].layer.initial_output)
+        sources = [dep for dep in node.deps if dep.output.batch_axis is not None]
+        return not sources or not inside.issuperset(sources) or node.layer.has_memory or node.layer.chooses_labels
+
+    found: set[Node] = set()
+    more = set(filter(has_its_own, with_batch))
+    while more:
+        found |= more
+        rest = [node for node in with_batch if node not in found]
+        more = {node for node in rest if prevs.get(node) in found or not found.isdisjoint(node.deps)}
+    return frozenset(node.path for node in with_batch if node not in found)
 
 
 def _nested_size(layer: Any) -> Optional[int]:
