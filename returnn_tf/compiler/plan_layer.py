@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,26 @@ from returnn_tf.tensor import Data
 from returnn_tf.tensor.dim_binding import DeclaredDims
 
 
+@dataclasses.dataclass(frozen=True)
+class PlannedLayer:
+    """A layer that was planned alone.
+
+    :param dims: what its options say about the dims that were declared
+    """
+
+    node: Node
+    dims: DeclaredDims
+    _planner: Planner
+
+    def part(self, name: str) -> Node:
+        """Return a layer or an output inside of it.
+
+        :raises ConfigError: it has no such part
+        """
+        path = self.node.path
+        return self._planner.resolve("%s/%s" % (path, name), "Layer %r" % path)
+
+
 def plan_layer(
     name: str,
     options: Mapping[str, Any],
@@ -27,8 +48,8 @@ def plan_layer(
     semantics: Semantics,
     train: bool = False,
     in_step: bool = False,
-) -> tuple[Node, DeclaredDims]:
-    """Return a planned layer, and what its options say about the dims that were declared.
+) -> PlannedLayer:
+    """Plan a layer.
 
     :param name: of the layer, for messages
     :param options: the layer dict
@@ -49,4 +70,4 @@ def plan_layer(
         nodes[key].hidden_state = states.get(key)
     place = Place(compilation.nodes, compilation.results, search=False, in_step=in_step)
     planner = Planner(compilation, Scope(specs, extern=compilation.extern_data), place, given=nodes)
-    return planner.node(name), compilation.dims
+    return PlannedLayer(planner.node(name), compilation.dims, planner)

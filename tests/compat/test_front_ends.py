@@ -45,6 +45,31 @@ def dims(*args, **options):
     return template(*args, **options).dim_tags
 
 
+INNER = {'a': {'class': 'linear', 'n_out': 4, 'from': 'data', 'is_output_layer': True},
+    'output': {'class': 'linear', 'n_out': 3, 'from': 'a'}}
+PARTS = {
+    'plain': {'class': 'linear', 'n_out': 4, 'from': 'data'},
+    'sub': {'class': 'subnetwork', 'from': 'data', 'subnetwork': {
+        'x': {'class': 'linear', 'n_out': 4, 'from': 'data'}, 'output': {'class': 'linear', 'n_out': 7, 'from': 'x'},
+        'inner': {'class': 'subnetwork', 'from': 'x', 'subnetwork': {
+            'y': {'class': 'linear', 'n_out': 6, 'from': 'data'}, 'output': {'class': 'copy', 'from': 'y'}}}}},
+    'cond': {'class': 'cond', 'from': [], 'condition': {'class': 'train_flag'},
+        'true_layer': {'class': 'subnetwork', 'from': 'plain', 'subnetwork': INNER},
+        'false_layer': {'class': 'subnetwork', 'from': 'plain', 'subnetwork': INNER}},
+    'of_cond': {'class': 'copy', 'from': 'cond/a'},
+    'loop': {'class': 'rec', 'from': 'data', 'unit': {
+        'h': {'class': 'linear', 'n_out': 4, 'from': ['prev:h', 'data:source'], 'is_output_layer': True},
+        'output': {'class': 'copy', 'from': 'h'}}},
+    'of_loop': {'class': 'copy', 'from': 'loop/h'},
+    'split': {'class': 'split', 'from': 'data', 'size_splits': [1, 2]},
+}
+
+
+def parts(*names):
+    net = TFNetwork(extern_data=ExternData({'data': {'dim': 3}}))
+    return [net.construct_layer(PARTS, name).output.dim for name in names]
+
+
 def run(code):
     return eval(code, globals())
 """
@@ -120,6 +145,13 @@ CASES: list[tuple[str, str]] = [
      ".output.dim", "8"),
     ("TFNetwork(extern_data=ExternData({'data': {'dim': 3}})).construct_layer("
      "{'a': {'class': 'linear', 'n_out': 4}}, 'a').output.dim", "4"),
+    ("parts('sub/x')", "[4]"),
+    ("parts('sub/inner/y', 'sub/x', 'sub')", "[6, 4, 7]"),
+    ("parts('cond/a')", "[4]"),
+    ("parts('cond', 'cond/a')", "[3, 4]"),
+    ("parts('loop/h', 'of_loop')", "[4, 4]"),
+    ("parts('split/1')", "[2]"),
+    ("parts('of_cond')", "[4]"),
     ("template('softmax', X, target='key', loss='ctc').dim_tags[2].dimension", "5"),
     ("dims('concat', X, template('linear', X, out_dim=G), **{'from': (('from0', F), ('from1', G))})[2].dimension",
      "19"),
@@ -141,6 +173,10 @@ FAILING = [
     ("TFNetwork().get_layer('x')", "there is no layer 'x'"),
     ("TFNetwork().construct_layer({'a': {'class': 'copy', 'from': 'a'}}, 'a')", "in a cycle: a <- a"),
     ("TFNetwork().get_layer('data:x')", "there is no data key 'x'"),
+    ("parts('sub/z')", "layer 'sub' has no part 'z'"),
+    ("parts('cond/b')", "layer 'cond' has no part 'b'"),
+    ("parts('plain/b')", "layer 'plain' has no part 'b'"),
+    ("parts('other/b')", "there is no layer 'other/b'"),
 ]
 
 

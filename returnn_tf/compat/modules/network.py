@@ -171,7 +171,7 @@ class TFNetwork:
     # --- layers ---
 
     def get_layer(self, layer_name: str) -> Any:
-        """Return a layer; "data:x" is the data of a key.
+        """Return a layer; "data:x" is the data of a key, "x/y" a layer or an output inside of a layer.
 
         :raises ConfigError: there is none of this name
         """
@@ -183,6 +183,10 @@ class TFNetwork:
             key = layer_name.partition(":")[2] or "data"
             self.used_data_keys.add(key)
             return self._add(layer_name, self.extern_data.get_data(key))
+        for head in reversed(_layers_around(layer_name)):
+            find = self.layers[head].output.part if head in self.layers else None
+            if find is not None:
+                return self._add(layer_name, find(layer_name[len(head) + 1 :]))
         raise LayerNotFound("there is no layer %r. %s" % (layer_name, did_you_mean(layer_name, self.layers)))
 
     def get_default_output_layer(self, must_exist: bool = True) -> Any:
@@ -214,6 +218,9 @@ class TFNetwork:
                 "The layers depend on each other in a cycle: %s" % " <- ".join([*around[around.index(name) :], name])
             )
         if name in self.layers or name not in net_dict:
+            for head in _layers_around(name) if name not in self.layers else ():
+                if head in net_dict:
+                    self._construct(net_dict, head, around)
             return self.get_layer(name)
         options = dict(net_dict[name])
         layer_class = get_layer_class(options.pop("class", None))
@@ -245,3 +252,8 @@ class TFNetwork:
 
     def __repr__(self) -> str:
         return "<TFNetwork %r of templates: %s>" % (self.name, ", ".join(self.layers))
+
+
+def _layers_around(name: str) -> list[str]:
+    """Return the names of the layers that a layer may be inside of, by its path."""
+    return [name[:i] for i, char in enumerate(name) if char == "/"]

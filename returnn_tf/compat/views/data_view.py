@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.compat.views import size_tags
 from returnn_tf.compat.views.changed_data import changed_data
@@ -44,6 +44,8 @@ class DataView:
         self.available_for_inference = True
         #: Of the template of a recurrent layer: the layout of its state.
         self.hidden_state: Optional[HiddenState] = None
+        #: Of the output of a layer in a network of templates: returns that of a layer inside of it, by its name there.
+        self.part: Optional[Callable[[str], DataView]] = None
 
     # --- template ---
 

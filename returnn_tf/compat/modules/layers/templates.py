@@ -14,6 +14,7 @@ from returnn_tf.compiler.plan_layer import plan_layer
 from returnn_tf.config.option_values import map_values
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.graph.hidden_state import hidden_state_of
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.layer_plan import HiddenState
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Data, Dim
@@ -55,7 +56,7 @@ def template_of_layer(
     plain = map_values(dict(options), LayerBase, name_of)
     plain["from"] = [(name_of(source), *others) if others else name_of(source) for source, others in sources]
     keys = {} if network is None else {key: view.template for key, view in network.extern_data.data.items()}
-    node, dims = plan_layer(
+    planned = plan_layer(
         name,
         plain,
         given,
@@ -65,17 +66,23 @@ def template_of_layer(
         train=network is not None and network.train_flag is not False,
         in_step=network is not None and network.is_inside_rec_layer(),
     )
-    for declared, definition in dims.definitions().items():
-        declared.declare_same_as(definition)
-    output = node.output.without_axes(node.output.loop_axes)
-    view = DataView(_by_declared_dims(output, plain, given), None, None, name)
-    view.hidden_state = hidden_state_of(node)
-    for axis in view.get_dynamic_axes():
-        dim: Any = view.dim_tags[axis]
-        if dim.dyn_size_ext is None:
-            dim.dyn_size_ext = DataView(Data(axes_of_lengths(dim), "int32"), name="%s_size" % dim.description)
-    view.batch = next((source.output.batch for source, _ in sources if source.output.batch is not None), None)
-    view.control_flow_ctx = None if network is None else network.control_flow_ctx
+
+    def view_of(node: Node) -> DataView:
+        for declared, definition in planned.dims.definitions().items():
+            declared.declare_same_as(definition)
+        output = node.output.without_axes(node.output.loop_axes)
+        view = DataView(_by_declared_dims(output, plain, given), None, None, name)
+        view.hidden_state = hidden_state_of(node)
+        for axis in view.get_dynamic_axes():
+            dim: Any = view.dim_tags[axis]
+            if dim.dyn_size_ext is None:
+                dim.dyn_size_ext = DataView(Data(axes_of_lengths(dim), "int32"), name="%s_size" % dim.description)
+        view.batch = next((source.output.batch for source, _ in sources if source.output.batch is not None), None)
+        view.control_flow_ctx = None if network is None else network.control_flow_ctx
+        return view
+
+    view = view_of(planned.node)
+    view.part = lambda part: view_of(planned.part(part))
     return view
 
 
