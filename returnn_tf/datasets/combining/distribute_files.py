@@ -335,12 +335,12 @@ class Preparation:
         return self._pid == os.getpid()
 
     def start(self) -> None:
-        """Make it in a thread; an error shows when the result is needed, where it is made again."""
+        """Make it in a thread, with its index; an error shows when the result is needed, where it is made again."""
         threading.Thread(target=self._try, daemon=True).start()
 
     def _try(self) -> None:
         try:
-            self.result()
+            _ = self.result().num_seqs  # reads an index that is read on demand, and copies remote files
         except Exception:
             self._result = None
         if self._dropped:
