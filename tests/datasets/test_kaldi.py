@@ -285,7 +285,7 @@ def test_text_of_some(kaldi):
         ({"arrays": {"data": "feats.scp"}}, "the key 'data' is that of the option 'audio'"),
         ({"arrays": {"classes": "ali.scp"}}, "the key 'classes' is that of the option 'targets'"),
         ({"arrays": {"raw": "ali.scp"}}, "the key 'raw' is that of the text"),
-        ({"arrays": {"ali": 3}}, "must map data keys to names of scp files, not 'ali' to 3"),
+        ({"arrays": {"ali": 3}}, "must map data keys to names, not 'ali' to 3"),
     ],
 )
 def test_wrong_options(kaldi, options, text):

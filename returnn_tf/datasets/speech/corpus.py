@@ -9,10 +9,10 @@ from typing import Any, Optional, Protocol, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import DataError, FileDataError, FileError
+from returnn_tf.config.errors import DataError, FileDataError, FileError, shown
 from returnn_tf.config.options import between, option
 from returnn_tf.datasets.audio import AudioFeatures
-from returnn_tf.datasets.core.data_spec import DataSpec
+from returnn_tf.datasets.core.data_spec import DataSpec, spec_of_array
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.core.tags import warn_of_unknown
@@ -42,11 +42,24 @@ class Utterances(Protocol):
         :param features: decodes audio files
         """
 
-    def seconds(self) -> NDArray[np.float64]:
-        """Return the durations of all; DataError if they are not known."""
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the lengths of all by which they are ordered; DataError if they are not known."""
 
     def close(self) -> None:
         """Close the files; they are reopened on demand."""
+
+
+class UtterancesWithArrays(Utterances, Protocol):
+    """Utterances with matrices or vectors beside the audio, or in place of it."""
+
+    def array(self, name: str, entry: int) -> NDArray[Any]:
+        """Return a matrix or vector; DataError if there is none."""
+
+
+def hundredths(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return durations in units of 10 ms, as datasets of speech order by them."""
+    lengths: NDArray[np.int64] = np.floor(seconds * 100 + 1e-6).astype(np.int64)
+    return lengths
 
 
 class ChosenUtterances:
@@ -87,7 +100,8 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
         fixed_random_subset_seed: int = option(42, help="seed of this choice", check=between(0, 2**32 - 1))
         epoch_wise_filter: Optional[dict[Any, Any]] = option(
             None,
-            help="only the shortest sequences in some epochs: {(first, last): {'max_mean_len': x}}, in 10 ms",
+            help="only the shortest sequences in some epochs: {(first, last): {'max_mean_len': x}}, by the lengths "
+            "that order them",
         )
         use_cache_manager: bool = option(
             False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
@@ -107,6 +121,8 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
         if not self.has_text() and self.targets is not None:
             raise FileError("%s: option 'targets' needs texts, but the corpus is without" % self._owner())
         self.data_specs = self.specs_by_key()
+        if not self.data_specs and not getattr(opts, "arrays", None):
+            raise FileError("%s: there is no data key: without audio, texts" % self._owner())
 
     def specs_by_key(self) -> dict[str, DataSpec]:
         """Return the format of all data keys that the options and the corpus allow."""
@@ -173,11 +189,10 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
             raise FileDataError("%s: %s" % (self.index.corpus.place(self.index[index]), exc)) from exc
 
     def seq_lengths(self) -> NDArray[Any]:
-        """Return the durations [num_seqs] in units of 10 ms."""
+        """Return the lengths [num_seqs] by which sequences are ordered."""
         chosen = self.index
         with self._wanted_by("path"):
-            seconds = chosen.corpus.seconds()[chosen.entries]
-        lengths: NDArray[Any] = np.floor(seconds * 100 + 1e-6).astype(np.int64)
+            lengths: NDArray[Any] = chosen.corpus.lengths()[chosen.entries]
         return lengths
 
     def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
@@ -192,3 +207,58 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
         """Close the files; they are reopened on demand."""
         if self._index is not None:
             self._index.corpus.close()
+
+
+class CorpusWithArrays(CorpusDataset):
+    """A corpus with matrices or vectors as further data keys; a subclass also implements `first_array`."""
+
+    @dataclass
+    class Options(CorpusDataset.Options):
+        arrays: Optional[dict[str, Any]] = option(None, help="{data key: where its matrices or vectors are}")
+
+    def setup(self) -> None:
+        """Check all options, and read the first of each array; the rest is read when the first epoch begins."""
+        self.arrays = self._checked_arrays()
+        super().setup()
+        with self._wanted_by("arrays"):
+            specs = {key: spec_of_array(self.first_array(name)) for key, name in self.arrays.items()}
+        self.data_specs = {**self.data_specs, **self.windowed(specs)}
+
+    def _checked_arrays(self) -> dict[str, str]:
+        opts = self.opts
+        arrays = opts.arrays or {}
+        taken = {"data": opts.audio is not None, "classes": opts.targets is not None, "orth": True, "raw": True}
+        options = {"data": "option 'audio'", "classes": "option 'targets'"}
+        for key, name in arrays.items():
+            if not isinstance(key, str) or not isinstance(name, str):
+                text = "%s: option 'arrays' must map data keys to names, not %s to %s"
+                raise FileError(text % (self._owner(), shown(key), shown(name)))
+            if taken.get(key):
+                by = options.get(key, "text")
+                raise FileError("%s: option 'arrays': the key %r is that of the %s" % (self._owner(), key, by))
+        return dict(arrays)
+
+    def first_array(self, name: str) -> NDArray[Any]:
+        """Return the first matrix or vector, from which the format follows; DataError if there is none."""
+        raise NotImplementedError("%s.first_array" % type(self).__name__)
+
+    @property
+    def num_outputs(self) -> dict[str, Any]:
+        """Return (dim, number of axes with time) by key."""
+        return {**super().num_outputs, **{key: self._dims_by_key()[key] for key in self.arrays}}
+
+    @property
+    def num_inputs(self) -> int:
+        """Return the dim of "data"; 0 without."""
+        return self._dims_by_key()["data"][0] if "data" in self.arrays else super().num_inputs
+
+    def open_corpus(self) -> UtterancesWithArrays:
+        """Read which utterances there are, see `CorpusDataset`."""
+        raise NotImplementedError("%s.open_corpus" % type(self).__name__)
+
+    def _read_key(self, key: str, index: int, seed: list[int]) -> NDArray[Any]:
+        if key not in self.arrays:
+            return super()._read_key(key, index, seed)
+        corpus: Any = self.index.corpus  # what open_corpus has returned
+        array: NDArray[Any] = corpus.array(self.arrays[key], self.index[index])
+        return array

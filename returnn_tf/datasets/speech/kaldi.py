@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import FileDataError, FileError, shown
+from returnn_tf.config.errors import FileDataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
-from returnn_tf.datasets.core.data_spec import DataSpec, spec_of_array
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import exists, is_url, path_or_content
 from returnn_tf.datasets.speech.audio_range import channel_of, duration, part_of, read_range
-from returnn_tf.datasets.speech.corpus import CorpusDataset
+from returnn_tf.datasets.speech.corpus import CorpusWithArrays, hundredths
 from returnn_tf.datasets.speech.kaldi_files import (
     Archives,
     Table,
@@ -36,7 +35,7 @@ _MOST_CHANNELS = 32767
 
 
 @register_dataset()
-class KaldiDataset(CorpusDataset):
+class KaldiDataset(CorpusWithArrays):
     """Data directories of Kaldi: ``wav.scp``, ``segments``, ``text``; ``feats.scp`` and the like with their archives.
 
     With ``audio``, the utterances are those of ``segments``, or if there is none, of ``wav.scp``, whose entries are
@@ -59,7 +58,7 @@ class KaldiDataset(CorpusDataset):
     """
 
     @dataclass
-    class Options(CorpusDataset.Options):
+    class Options(CorpusWithArrays.Options):
         path: Union[str, list[Any]] = option(help="data directory, or a list of several")
         arrays: Optional[dict[str, Any]] = option(
             None, help="{data key: name of a scp file in the directory}, e.g. {'data': 'feats.scp'}"
@@ -71,46 +70,17 @@ class KaldiDataset(CorpusDataset):
 
     def setup(self) -> None:
         """Check all options, and read the first entry of each array; the rest is read when the first epoch begins."""
-        opts = self.opts
-        self._arrays = self._checked_arrays()
-        self._archives = Archives(opts.root, use_cache_manager=opts.use_cache_manager)
+        self._archives = Archives(self.opts.root, use_cache_manager=self.opts.use_cache_manager)
         super().setup()
-        with self._wanted_by("arrays"):
-            specs = {key: self._spec_of(name) for key, name in self._arrays.items()}
-        self.data_specs = {**self.data_specs, **self.windowed(specs)}
 
-    def _checked_arrays(self) -> dict[str, str]:
-        opts = self.opts
-        arrays = opts.arrays or {}
-        taken = {"data": opts.audio is not None, "classes": opts.targets is not None, "orth": True, "raw": True}
-        options = {"data": "audio", "classes": "targets"}
-        for key, name in arrays.items():
-            if not isinstance(key, str) or not isinstance(name, str):
-                text = "%s: option 'arrays' must map data keys to names of scp files, not %s to %s"
-                raise FileError(text % (self._owner(), shown(key), shown(name)))
-            if taken.get(key):
-                by = "option %r" % options[key] if key in options else "text"
-                raise FileError("%s: option 'arrays': the key %r is that of the %s" % (self._owner(), key, by))
-        return dict(arrays)
-
-    def _spec_of(self, name: str) -> DataSpec:
-        """Return the format of an array, from its first entry."""
+    def first_array(self, name: str) -> NDArray[Any]:
+        """Return what the first line of a scp file refers to."""
         path = os.path.join(self.paths[0], name)
         value = first_value(path, use_cache_manager=self.opts.use_cache_manager)
         try:
-            return spec_of_array(self._archives.array(value))
+            return self._archives.array(value)
         except FileDataError as exc:
             raise FileDataError("file %r, line 1: %s" % (path, exc)) from exc
-
-    @property
-    def num_outputs(self) -> dict[str, Any]:
-        """Return (dim, number of axes with time) by key."""
-        return {**super().num_outputs, **{key: self._dims_by_key()[key] for key in self._arrays}}
-
-    @property
-    def num_inputs(self) -> int:
-        """Return the dim of "data"; 0 without."""
-        return self._dims_by_key()["data"][0] if "data" in self._arrays else super().num_inputs
 
     def has_text(self) -> bool:
         """Return whether there are transcriptions, or have to be."""
@@ -124,20 +94,13 @@ class KaldiDataset(CorpusDataset):
                 self._archives,
                 with_audio=self.features is not None,
                 with_text=self.targets is not None,
-                arrays=self._arrays,
+                arrays=list(self.arrays.values()),
                 run_pipes=self.opts.run_pipes,
                 use_cache_manager=self.opts.use_cache_manager,
             )
             for path in self.paths
         ]
         return KaldiUtterances(folders)
-
-    def _read_key(self, key: str, index: int, seed: list[int]) -> NDArray[Any]:
-        if key not in self._arrays:
-            return super()._read_key(key, index, seed)
-        corpus = self.index.corpus
-        assert isinstance(corpus, KaldiUtterances)
-        return corpus.array(key, self.index[index])
 
 
 class KaldiUtterances:
@@ -178,14 +141,14 @@ class KaldiUtterances:
         folder, row = self._find(entry)
         return folder.samples(row, features)
 
-    def array(self, key: str, entry: int) -> NDArray[Any]:
-        """Return a matrix or vector."""
+    def array(self, name: str, entry: int) -> NDArray[Any]:
+        """Return a matrix or vector to which a scp file refers."""
         folder, row = self._find(entry)
-        return folder.array(key, row)
+        return folder.array(name, row)
 
-    def seconds(self) -> NDArray[np.float64]:
-        """Return the durations."""
-        return np.concatenate([folder.seconds() for folder in self._folders])
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the durations in units of 10 ms."""
+        return hundredths(np.concatenate([folder.seconds() for folder in self._folders]))
 
     def close(self) -> None:
         """Do nothing: archives are open only while they are read."""
@@ -197,7 +160,7 @@ class _Folder:
     :param archives: read what the tables refer to
     :param with_audio: read ``wav.scp``, and ``segments`` if it is there
     :param with_text: each utterance must have a transcription
-    :param arrays: data key -> name of a scp file
+    :param arrays: names of scp files
     :param run_pipes: run commands in ``wav.scp``
     """
 
@@ -208,7 +171,7 @@ class _Folder:
         *,
         with_audio: bool,
         with_text: bool,
-        arrays: Mapping[str, str],
+        arrays: Sequence[str],
         run_pipes: bool,
         use_cache_manager: bool,
     ):
@@ -219,7 +182,7 @@ class _Folder:
         self._segments = (
             _Segments(table, self._wav) if self._wav and (table := self._table_if_any("segments")) else None
         )
-        tables = {key: self._table(name) for key, name in arrays.items()}
+        tables = {name: self._table(name) for name in arrays}
         self._text = self._table_if_any("text")
         segments = None if self._segments is None else self._segments.table
         mains = [table for table in (segments, self._wav, *tables.values(), self._text) if table is not None]
@@ -231,7 +194,7 @@ class _Folder:
         if self._text is None and with_text:
             self._table("text")  # an error that says so
         self._text_rows = None if self._text is None else self._rows_of(self._text, all_there=with_text)
-        self._arrays = {key: (table, self._rows_of(table)) for key, table in tables.items()}
+        self._arrays = {name: (table, self._rows_of(table)) for name, table in tables.items()}
         if self._wav is not None and not run_pipes:
             _refuse_commands(self._wav)
 
@@ -256,9 +219,9 @@ class _Folder:
             raise FileDataError("file %r has no line for it" % self._text.path)
         return self._text.value(int(self._text_rows[row]))
 
-    def array(self, key: str, row: int) -> NDArray[Any]:
-        """Return a matrix or vector."""
-        table, rows = self._arrays[key]
+    def array(self, name: str, row: int) -> NDArray[Any]:
+        """Return a matrix or vector to which a scp file refers."""
+        table, rows = self._arrays[name]
         try:
             return self._archives.array(table.value(int(rows[row])))
         except FileDataError as exc:

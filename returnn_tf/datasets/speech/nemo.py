@@ -17,7 +17,7 @@ from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import is_url, path_or_content
 from returnn_tf.datasets.speech.audio_range import TOLERANCE, read_range
-from returnn_tf.datasets.speech.corpus import CorpusDataset
+from returnn_tf.datasets.speech.corpus import CorpusDataset, hundredths
 from returnn_tf.datasets.text.json_lines import JsonLines
 from returnn_tf.util.packed_strings import PackedStrings
 
@@ -167,13 +167,13 @@ class NeMoUtterances:
             raise FileDataError(text % (path, len(samples) / rate, seconds))
         return samples[: round(seconds * rate)] if excess > TOLERANCE else samples, rate
 
-    def seconds(self) -> NDArray[np.float64]:
-        """Return the durations."""
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the durations in units of 10 ms."""
         seconds = np.asarray(self._seconds)
         unknown = np.flatnonzero(seconds == _UNKNOWN)
         if len(unknown):
             raise FileDataError("%s: there is no 'duration', by which to order" % self.place(int(unknown[0])))
-        return seconds
+        return hundredths(seconds)
 
     def close(self) -> None:
         """Do nothing: an open manifest is part of the index."""
