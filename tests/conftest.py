@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests import processes
+from tests.tiers import covering
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("RETURNN_TF_META_GRAPH", "0")  # 0.2 s for hundreds of trainings; tests/compat/jobs has them
@@ -114,18 +115,13 @@ def _sample(items: list[pytest.Item]) -> None:
     for cases in functions.values():
         (count,) = cases[0].get_closest_marker("sampled").args or (1,)
         values = {
-            case: set(
-                itertools.combinations([(name, id(value)) for name, value in case.callspec.params.items()], count)
-            )
+            case: itertools.combinations([(name, id(value)) for name, value in case.callspec.params.items()], count)
             for case in cases
         }
-        left = set().union(*values.values())
-        while left:
-            kept = max(cases, key=lambda case: len(values[case] & left))
-            left -= values[kept]
-            cases.remove(kept)
+        chosen = set(covering(values))
         for case in cases:
-            case.add_marker(pytest.mark.long)
+            if case not in chosen:
+                case.add_marker(pytest.mark.long)
 
 
 def _some_of_each(items: list[pytest.Item]) -> list[pytest.Item]:

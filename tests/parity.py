@@ -4,7 +4,7 @@ tests/data/parity/README.md."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -23,6 +23,43 @@ def find_cases(*groups: str) -> list[str]:
             "%s/%s" % (group, p.stem) for p in (ROOT / group).glob("*.config") if p.with_suffix(".npz").exists()
         )
     return names
+
+
+def contents(name: str) -> set[Any]:
+    """Return what a case covers: its settings, and what `_contents_of` says of its network."""
+    path = ROOT / (name + ".config")
+    config: dict[str, Any] = {}
+    exec(path.read_text("utf8"), config)
+    with np.load(path.with_suffix(".npz")) as file:
+        meta = json.loads(str(file["meta"]))
+    network = config.pop("network")
+    settings = {(key, value) for key, value in config.items() if isinstance(value, (str, int, float))}
+    return settings | set(_contents_of(network, "", (meta["train_flag"], meta["search_flag"])))
+
+
+def _contents_of(layers: Mapping[str, Any], around: str, task: Any) -> Iterator[Any]:
+    """Yield each class with the task, and with each option and kind of its value; all with the layer around it."""
+    for layer in layers.values():
+        cls = layer["class"]
+        yield around, cls, task
+        moved = layer.get("optimize_move_layers_out")
+        for option, value in layer.items():
+            if option in ("class", "from"):
+                continue
+            inner = {"": value} if _is_layer(value) else value
+            if isinstance(inner, dict) and any(map(_is_layer, inner.values())):
+                inner = {key: part for key, part in inner.items() if _is_layer(part)}
+                yield from _contents_of(inner, cls if moved is None else "%s, moved: %s" % (cls, moved), task)
+            elif isinstance(value, dict):
+                yield from ((around, cls, option, key) for key in value)
+            elif isinstance(value, (bool, type(None))) or (isinstance(value, str) and value not in layers):
+                yield around, cls, option, value if str(value).isidentifier() else "text"
+            else:
+                yield around, cls, option, type(value).__name__
+
+
+def _is_layer(value: Any) -> bool:
+    return isinstance(value, dict) and "class" in value
 
 
 def numbers_by_prefix(ref: Any, prefix: str) -> dict[str, np.ndarray]:
