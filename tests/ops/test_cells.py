@@ -40,13 +40,15 @@ def make_params(cell, rng):
     return {spec.name: rng.normal(0, 0.5, spec.shape) for spec in cell.param_specs()}
 
 
-def run_with_gradients(cell, params, x, lengths, state, direction, out_weights, state_weights):
-    """Outputs, last states, and the gradients of a weighted sum of both for params, x and the initial state."""
+def run_with_gradients(cell, params, x, lengths, state, direction, out_weights, state_weights, graph=False):
+    """Outputs, last states, and the gradients of a weighted sum of both for params, x and the initial state.
+
+    :param graph: in a graph that knows no sizes, which takes ten times as long
+    """
     params = {name: tf.constant(value) for name, value in params.items()}
     inputs = (tf.constant(x), tuple(tf.constant(part) for part in state))
     specs = tf.nest.map_structure(lambda v: tf.TensorSpec([None] * (v.ndim - 1) + [v.shape[-1]], v.dtype), inputs)
 
-    @tf.function(input_signature=[*specs, tf.TensorSpec([None], tf.int32)])
     def run(x, state, lengths):
         with tf.GradientTape() as tape:
             tape.watch((params, x, state))
@@ -55,20 +57,18 @@ def run_with_gradients(cell, params, x, lengths, state, direction, out_weights, 
             score += tf.add_n([tf.reduce_sum(part * w) for part, w in zip(last, state_weights)])
         return out, last, tape.gradient(score, (params, x, state))
 
+    if graph:
+        run = tf.function(run, input_signature=[*specs, tf.TensorSpec([None], tf.int32)])
     return tf.nest.map_structure(lambda t: t.numpy(), run(*inputs, tf.constant(lengths, tf.int32)))
 
 
 RAGGED = [4, 6, 0, 2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit,opts,direction,lengths",
     [(unit, opts, 1, RAGGED) for unit, opts in CASES]
-    + [
-        pytest.param(unit, {}, -1, RAGGED, marks=() if unit in ("nativelstm2", "rhn", "gru") else pytest.mark.long)
-        for unit in sorted(numpy_cells.STEPS)
-    ]
+    + [(unit, {}, -1, RAGGED) for unit in sorted(numpy_cells.STEPS)]
     + [(unit, {}, 1, [3]) for unit in ("nativelstm2", "gru")],
     ids=str,
 )
@@ -81,7 +81,9 @@ def test_as_in_numpy(unit, opts, direction, lengths):
     out_weights = rng.normal(size=x.shape[:2] + (N,))
     state_weights = [rng.normal(size=part.shape) for part in state]
 
-    out, last, gradients = run_with_gradients(cell, params, x, lengths, state, direction, out_weights, state_weights)
+    out, last, gradients = run_with_gradients(
+        cell, params, x, lengths, state, direction, out_weights, state_weights, graph=lengths != RAGGED
+    )
     expected_out, expected_last = numpy_cells.run(unit, opts, params, x, lengths, state, direction)
     np.testing.assert_allclose(out, expected_out, atol=1e-12)
     for part, expected in zip(last, expected_last):
@@ -115,7 +117,7 @@ def test_no_frames(unit):
     params = make_params(cell, rng)
     state = tuple(rng.normal(size=(2, N)) for _ in range(cell.n_states))
     weights = [np.ones((2, N))] * cell.n_states
-    out, last, gradients = run_with_gradients(cell, params, np.zeros((0, 2, IN)), [0, 0], state, 1, 1.0, weights)
+    out, last, gradients = run_with_gradients(cell, params, np.zeros((0, 2, IN)), [0, 0], state, 1, 1.0, weights, True)
     assert out.shape == (0, 2, N)
     np.testing.assert_allclose(last, state)
     np.testing.assert_allclose(gradients[2], weights)
@@ -156,7 +158,6 @@ def test_lengths_not_given(unit, direction):
     np.testing.assert_allclose(last, expected_last, atol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["nativelstm2", "gru"])
 def test_padding_has_no_influence(unit):
     """Huge values in the padding change neither outputs nor gradients."""

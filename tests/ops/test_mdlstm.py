@@ -1,5 +1,7 @@
 """The MDLSTM in plain TensorFlow: against numpy in float64, numeric gradients, ragged images, padding."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,14 @@ from returnn_tf.ops.dense.mdlstm import mdlstm
 from returnn_tf.util.lazy_tf import tf
 from tests.native.mdlstm_cases import FLIPS, SIZES, check_empty, check_padding, check_values_and_gradients
 from tests.tiers import usual
+
+
+@pytest.fixture(autouse=True)
+def _eager() -> Iterator[None]:
+    """Compute without graphs: tracing one for each case takes ten times as long."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.windows import interleave, overlap_add, sliding_windows
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("dynamic", [False, True])

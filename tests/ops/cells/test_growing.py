@@ -121,6 +121,7 @@ def test_the_parts_of_mamba2() -> None:
     np.testing.assert_array_equal(numbers, [*range(4), *range(8, 12), *range(16, 22), 22])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("unit", [name for name in unit_names() if name != "cumsum"])  # its output is like its input
 @pytest.mark.parametrize("n_out, in_dim", [(8, 6), (8, 8), (16, 8)])
 def test_parts_fill_their_axes(unit: str, n_out: int, in_dim: int) -> None:

@@ -40,6 +40,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("formula,opts", CASES, ids=lambda value: getattr(value, "__name__", str(value)))
 @pytest.mark.parametrize("direction", [1, -1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
