@@ -152,6 +152,7 @@ FRAMES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["sum", "mean", "max", "min", "logsumexp", "argmax"])
 @pytest.mark.parametrize("by_size", [True, False])
 def test_reduction_over_slices_of_each_frame(mode: str, by_size: bool) -> None:
@@ -184,6 +185,7 @@ def test_lengths_of_slices_need_their_frames() -> None:
         run(layers)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("size", ["l2", TIME, 2, None])
 @pytest.mark.parametrize("start", [None, 0, 1, "one"])
 def test_slice_nd_by_start_and_size(start: Any, size: Any) -> None:

@@ -67,6 +67,7 @@ def test_condition_as_a_dict(name):
     np.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize(
     "condition, steps",
@@ -206,6 +207,7 @@ def branch(activation, **layers):
     return {"class": "subnetwork", "from": "data", "subnetwork": inner}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("limit,func", [(1e6, np.tanh), (-1e6, lambda x: 1 / (1 + np.exp(-x)))])
 @pytest.mark.parametrize("loop", [False, True])
 def test_parts_of_both(limit, func, loop):

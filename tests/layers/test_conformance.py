@@ -86,10 +86,28 @@ def _run(net: Network, feed: dict[str, Any]) -> RunResult:
     return net.run(feed, with_grad=bool(net.plan.losses) and not net.search)
 
 
+_KNOWN = json.loads(GOLDENS.read_text()) if GOLDENS.exists() else {}
+
+
+def _has_params(name: str) -> bool:
+    return bool(_KNOWN.get(name, {"params": True})["params"])
+
+
 EVAL = ["%s-eval" % name for name in sorted(CLASSES)]
 SEARCH = ["%s-search" % name for name in sorted(CLASSES) if '"choice"' in (example_of(CLASSES[name]) or "")]
+TRAIN = ["%s-train" % name for name in sorted(CLASSES)]
+#: Classes without parameters or losses in their examples that are computed differently in training.
+OTHERWISE_IN_TRAINING = {
+    "layer:activation", "layer:dropout", "layer:eval", "layer:gating", "layer:image_summary", "layer:resize",
+    "layer:train_flag",
+}  # fmt: skip
+#: The others give the graph of evaluation once more.
+LEARNS = [
+    "%s-train" % name for name in sorted(CLASSES)
+    if _has_params(name) or '"loss"' in (example_of(CLASSES[name]) or "") or name in OTHERWISE_IN_TRAINING
+]  # fmt: skip
 #: The first ones are those of EVAL: pytest sorts tests by the index of their parameter, so that a case is made once.
-ALL = EVAL + SEARCH + ["%s-train" % name for name in sorted(CLASSES)]
+ALL = usual(EVAL + SEARCH + TRAIN, EVAL + SEARCH + LEARNS)
 
 
 @pytest.fixture(scope="module")
@@ -178,9 +196,8 @@ def test_batch_of_one_and_new_lengths(case: Case) -> None:
             assert result.axes[0] == "B"
 
 
-_KNOWN = json.loads(GOLDENS.read_text()) if GOLDENS.exists() else {}
 #: What has no parameters takes nothing from a checkpoint.
-WITH_PARAMS = [case for case in EVAL if _KNOWN.get(case.rpartition("-")[0], {"params": True})["params"]]
+WITH_PARAMS = [case for case in EVAL if _has_params(case.rpartition("-")[0])]
 
 
 @pytest.mark.parametrize("case", usual(EVAL, WITH_PARAMS), indirect=True, scope="module")
@@ -247,7 +264,15 @@ NOT_IN_FLOAT64 = {"layer:resize": "needs a source of float32"}
 DECLARED_FLOAT32 = {"layer:boolean_mask"}
 
 
-@pytest.mark.parametrize("case", EVAL, indirect=True, scope="module")
+#: The others are computed in float64 by `test_float64`, too.
+SETTING_DECIDES = [
+    case for case in EVAL
+    if case in WITH_PARAMS or case[: -len("-eval")] in {**ONLY_FLOAT32, **FLOAT32_OUTPUT, **NOT_IN_FLOAT64}
+    or case[: -len("-eval")] in DECLARED_FLOAT32
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", usual(EVAL, SETTING_DECIDES), indirect=True, scope="module")
 def test_network_in_float64(case: Case) -> None:
     """The setting float_dtype holds for everything: the same values, but parameters, outputs, losses in float64."""
     config = Config({**example_settings(case.name), "float_dtype": "float64"})

@@ -101,6 +101,7 @@ def test_masked_pooling_with_other_axes():
         np.testing.assert_allclose(value[b, :, n - 1], x[b, n - 1], rtol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["max", "avg"])
 @pytest.mark.parametrize("padding", ["same", "valid"])
 def test_masked_pooling_behind_the_ends_is_zero(mode, padding):
@@ -200,6 +201,7 @@ def test_filter_size_by_dim(layer):
     assert shapes[0] == shapes[1]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("padding", ["same", "valid"])
 def test_time_mask_of_a_transposed_convolution(padding, wide):

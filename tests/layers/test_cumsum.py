@@ -31,6 +31,7 @@ def network(layer: dict[str, Any], moved: bool, key: str = "data") -> dict[str, 
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("moved", [True, False])
 @pytest.mark.parametrize("key", ["data", "wide"])
 @pytest.mark.parametrize("form", INITIAL)

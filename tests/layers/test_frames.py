@@ -133,6 +133,7 @@ def test_resize(kind, factor):
     np.testing.assert_allclose(result.value, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("factor,dtype", [(1.5, "float32"), (0.5, "float32"), (2, "int32")])
 @pytest.mark.parametrize("kind", ["nn", "linear"])
 def test_resize_by_a_layer(kind, factor, dtype):

@@ -41,6 +41,7 @@ DROPOUT = {"class": "dropout", "dropout": 0.3, "from": "a"}
 CODE = "tf.gradients(source(0, auto_convert=False), source(1, auto_convert=False))[0]"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("activation", [None, "gelu"])
 @pytest.mark.parametrize(
     "gradient",

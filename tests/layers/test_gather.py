@@ -14,6 +14,7 @@ def x_of(source):
     return feed()[source.rpartition(":")[2]]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("version", [0, 10, 11, 21])
 @pytest.mark.parametrize(
     "source,axis,position,axes,expected",

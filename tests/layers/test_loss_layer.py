@@ -14,6 +14,7 @@ from tests.layers.losses.single import LENS, feed_of, log_softmax, network_of, v
 P = {"class": "softmax", "n_out": 3, "from": "data"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "loss, source, target",
     [
@@ -101,6 +102,7 @@ def test_staircase(source: Any) -> None:
         np.testing.assert_allclose(value[b], np.eye(4) * (np.arange(4) < n)[:, None], atol=1e-6)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("use_error", [False, True])
 @pytest.mark.parametrize("part", ["loss", "error"])
 def test_parts(part: str, use_error: bool) -> None:

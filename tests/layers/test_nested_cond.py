@@ -45,6 +45,7 @@ def expected(net, number, prefix):
     return a, a * number
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("choices, number", WAYS)
 @pytest.mark.parametrize("loss", [False, True])
 def test_values_losses_and_gradients(choices, number, loss):
@@ -71,6 +72,7 @@ def test_in_a_subnetwork(choices, number):
     np.testing.assert_allclose(value, expected(net, number, prefix)[1], rtol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("choices, number", WAYS[2:4])
 @pytest.mark.parametrize("moved", [False, True])
 def test_in_a_loop(choices, number, moved):

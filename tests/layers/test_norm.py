@@ -139,6 +139,7 @@ def test_norm_parameters_in_the_given_order(scale, bias):
     np.testing.assert_allclose(net.run(feed()).layers["output"].value, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", [{"class": "layer_norm"}, {"class": "norm", "axis": "F"}, batch_norm()])
 @pytest.mark.parametrize("train", [False, True])
 def test_gradient_is_finite(layer, train):

@@ -84,6 +84,7 @@ def test_marks_by_version(out_type: dict[str, Any], marks: Any) -> None:
     assert (data.time_axis, data.feature_axis) == marks
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("in_loop", [False, True])
 @pytest.mark.parametrize("form", ["text", "function", "type by function", "combine"])
 @pytest.mark.parametrize("out_type, axes, shape", WHOLE)

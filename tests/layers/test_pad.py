@@ -14,6 +14,7 @@ def padded(x, left, right, mode, value):
     return np.pad(x, [(left, right)] + [(0, 0)] * (x.ndim - 1), mode=MODES[mode], **kwargs)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", sorted(MODES))
 @pytest.mark.parametrize("padding", [1, (0, 1), (1, 0), [(2, 1)]])
 def test_static_axis(mode, padding):

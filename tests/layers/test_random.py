@@ -158,6 +158,7 @@ def test_gradient_of_layers_in_options(stop):
 LOOPS = {"over a source": {"from": "data"}, "until end": {"from": [], "max_seq_len": 4}}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("moved", [True, False])
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(

@@ -146,6 +146,7 @@ def test_initial_state_continues_a_sequence(unit):
     np.testing.assert_allclose(parts.run(split).layers["output"].value, expected[:, 2:], atol=1e-6)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("value,expected", [("zeros", 0.0), ("ones", 1.0), (0, 0.0), (1, 1.0), (None, 0.0)])
 @pytest.mark.parametrize("unit,key", [("lstm", "h"), ("gru", "*")])
 def test_constant_initial_state(unit, key, value, expected):

@@ -47,6 +47,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("activation", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("opts", OPTIONS, ids=str)
 def test_value_and_gradient(activation: str, opts: dict[str, Any]) -> None:
@@ -118,6 +119,7 @@ def test_dense_targets() -> None:
     np.testing.assert_allclose(out.losses["output"], -(valid(feed["target"]) * log_softmax(z)).sum(), rtol=1e-4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("opts", [{}, OPTIONS[2], OPTIONS[4], OPTIONS[6], {"input_type": "logits"}], ids=str)
 @pytest.mark.parametrize("junk", [np.nan, np.inf])
 def test_padded_frames_do_not_matter(opts: dict[str, Any], junk: float) -> None:

@@ -114,6 +114,7 @@ def test_probabilities_of_another_layer() -> None:
     _check(out, grad, feed, _expected(feed, 2))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("blank", [0, 1, 2])
 @pytest.mark.parametrize(
     "opts", [{}, {"max_approx": True}, {"label_loop": False}, {"logits_normalized": True}], ids=str
@@ -141,6 +142,7 @@ def test_layer_with_any_blank(blank: int, opts: dict[str, Any]) -> None:
     np.testing.assert_allclose(out.layers["output"].value, expected[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("version", [21, 30])
 @pytest.mark.parametrize("max_approx", [False, True])
 def test_no_alignment(version: int, max_approx: bool) -> None:

@@ -35,6 +35,7 @@ def _triplets(by_frame: bool, blocks: int) -> dict[str, Any]:
     return feed
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("by_frame", [False, True])
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("margin", [0.5, 1.5])

@@ -73,6 +73,7 @@ def _if_drawn_as_expected(net: Any, feed: dict[str, Any], sampler: str, args: An
 LINEAR = {"class": "linear", "activation": None, "n_out": CLASSES, "loss": "sampling_loss", "target": "classes"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("train, full", [(True, True), (False, False), (True, False)])
 @pytest.mark.parametrize("beside_a_loop", [True, False])
 def test_in_a_loop(train: bool, full: bool, beside_a_loop: bool) -> None:

@@ -53,6 +53,7 @@ def expected(found: Any, arrays: Any, *, norm: bool, divide: bool, subtract: boo
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("divide, subtract", [(True, True), (False, False)])
 def test_expected_loss(norm: bool, divide: bool, subtract: bool) -> None:

@@ -88,6 +88,7 @@ def test_junk_in_the_padding(loss: str) -> None:
     np.testing.assert_allclose(after.grads["bias/bias"], before.grads["bias/bias"], rtol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "activation, func, slope",
     [

@@ -31,6 +31,7 @@ def test_accumulated_is_the_layer_for_all_steps():
     assert out["acc"].sizes[1].tolist() == LENS.tolist()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("lens", [LENS, [4, 0, 1]])
 def test_last_step(moved, lens):
@@ -118,6 +119,7 @@ def unstacked(moved, x):
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("x", [{"from": "base:data"}, {"from": "base:data", "axis": TIME, "declare_rec_time": True}])
 def test_unstack_is_the_source_of_the_loop(moved, x):

@@ -9,6 +9,7 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
+from tests.tiers import usual
 
 
 def _search(beams: Any, known: bool) -> Any:
@@ -43,7 +44,7 @@ def _search(beams: Any, known: bool) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beams", [(3, 3), (2, 3), (4, 3)])
+@pytest.mark.parametrize("beams", usual([(3, 3), (2, 3), (4, 3)], [(2, 3), (4, 3)]))
 def test_input_projected_before_the_loop(beams: Any) -> None:
     """The same hypotheses as where the input is copied in each step, also if the beam changes within a step."""
     known, copied = _search(beams, True), _search(beams, False)

@@ -51,6 +51,7 @@ def _score(b, path, normalized):
     return total
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("input_type", ["log_prob", "logits"])
 @pytest.mark.parametrize("beam", [1, 4, 80])
 def test_search(input_type, beam):

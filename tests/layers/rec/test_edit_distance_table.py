@@ -53,6 +53,7 @@ def _rows(labels: list[int], reference: list[int], blank: Optional[int]) -> list
     return rows
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("blank", [None, 0, 2, LABELS, LABELS + 1])
 def test_table_and_completions(blank: Optional[int], inside: bool) -> None:

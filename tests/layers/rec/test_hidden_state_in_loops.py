@@ -33,6 +33,7 @@ def check(got, expected):
         np.testing.assert_allclose(got[:length, b], expected[:length, b], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("prev", [False, True])
 @pytest.mark.parametrize("key,part", [("*", slice(0, 6)), ("c", slice(0, 3)), ("h", slice(3, 6))])

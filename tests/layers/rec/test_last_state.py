@@ -9,6 +9,7 @@ from tests.layers.nets import feed, net_of
 from tests.layers.rec.test_hidden_state_in_loops import CELL, LINEAR, lstm_states
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("source,key", [("loop", "*"), ("loop/s", "c"), ("loop/m", "h")])
 @pytest.mark.parametrize("start", [0.0, 1.0])

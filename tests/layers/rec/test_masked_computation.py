@@ -101,6 +101,7 @@ def test_in_loop_as_for_all_steps_at_once(unit, options):
         np.testing.assert_allclose(grad, expected_grads[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("initial,first", [(None, 0.0), ("ones", 1.0), (0.5, 0.5)])
 def test_keeps_the_last_value(moved, initial, first):
@@ -116,6 +117,7 @@ def test_keeps_the_last_value(moved, initial, first):
             np.testing.assert_allclose(got[t, b], last, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("initial", ["var", "base:outside"])
 def test_initial_output_that_is_learned(moved, initial):

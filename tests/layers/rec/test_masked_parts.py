@@ -29,7 +29,7 @@ LAYERS = {
 }
 #: Of parts whose initial output is not 0.
 INITIAL = {"sum": 2, "zeros": "apply(0)", "learned": 0, "inner/x": 0.5}
-PARTS = ["h", "sum", "parts/1", "cell", "learned", "zeros", "inner", "inner/x"]
+PARTS = ["sum", "parts/1", "cell", "learned", "zeros", "inner/x"]
 
 
 def unit(output, **options):
@@ -51,6 +51,7 @@ def network_of_part(part, **options):
     return loop(unit("sum"), more={"output": {"class": "copy", "from": "mc/" + part}}, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [False, True])
 def test_is_held_as_the_output_is(moved):
     """Against one layer for each part, whose output is a copy of the part."""
@@ -83,6 +84,7 @@ def test_before_the_first_selected_frame(moved):
         np.testing.assert_array_equal(frames, np.tile(np.concatenate(list(firsts.values())), (len(frames), 1)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("feedback", [False, True])
 def test_several_parts_and_their_previous_values(moved, feedback):
@@ -117,6 +119,7 @@ def test_outside_of_loops(part):
     assert_same(a, b)
 
 
+@pytest.mark.slow
 def test_in_search():
     """The values held for a hypothesis go with it."""
 

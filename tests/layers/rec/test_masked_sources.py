@@ -35,6 +35,7 @@ def params_of(net: Any) -> tuple[np.ndarray, np.ndarray]:
     return w, b
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("moved", [True, False])
 @pytest.mark.parametrize("written", [True, False])

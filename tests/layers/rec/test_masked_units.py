@@ -66,7 +66,7 @@ UNITS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", usual([1, 2], [1]))
-@pytest.mark.parametrize("unit", sorted(UNITS))
+@pytest.mark.parametrize("unit", usual(sorted(UNITS), set(UNITS) - {"self attention", "nested attention"}))
 def test_random_masks(unit, seed):
     """The third sequence may have no picked frame at all."""
     arrays = feed(data=np.random.default_rng(seed).normal(size=(3, 4, 3)) - np.array([0, -0.5, 1])[:, None, None])

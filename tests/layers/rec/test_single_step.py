@@ -61,6 +61,7 @@ def relative(params: dict[str, Value], scope: str) -> dict[str, Value]:
     return {name[len(scope) :]: value for name, value in params.items() if name.startswith(scope)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("given", [None, "ones", "var"])
 @pytest.mark.parametrize(("key", "axis"), [("mean", None), ("data", single_step_dim), ("wide", single_step_dim)])
@@ -151,6 +152,7 @@ def test_in_loops(form: str, key: str, unit: str, moved: bool) -> None:
         np.testing.assert_allclose(out["last"].value[b], np.concatenate(state, -1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("moved", [True, False])
 @pytest.mark.parametrize("form", ["explicit", "dict", "outside"])
 def test_given_state(form: str, moved: bool) -> None:
