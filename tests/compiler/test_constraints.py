@@ -129,6 +129,7 @@ AROUND: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("where", sorted(AROUND))
 def test_l2_counts_the_layers_inside(where: str, frozen: bool) -> None:

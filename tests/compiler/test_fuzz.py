@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Callable
 
 import pytest
 
 from returnn_tf.config import ConfigError
+from tests import processes
 from tests.compiler import fuzz, mutations
 
 COUNT = 500
@@ -22,8 +20,8 @@ COUNT = 500
 )
 def test_mutated_networks(start: int, count: int) -> None:
     """In a process of its own, because of the limits of memory and time; what is planned needs little memory."""
-    command = [sys.executable, "-m", "tests.compiler.fuzz", "--start", str(start), "--count", str(count)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=7200)
+    arguments = ["-m", "tests.compiler.fuzz", "--start", str(start), "--count", str(count)]
+    done = processes.run(arguments, cwd=processes.ROOT, timeout=7200)
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-3000:]
     assert int(done.stdout.rpartition(" MiB")[0].rpartition(" ")[2]) < 200
 

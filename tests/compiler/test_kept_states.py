@@ -120,6 +120,7 @@ def test_without_init(name: str) -> None:
     assert abs(second[0] - first[0]).max() > 0.01
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("state", ["keep_over_epoch", "keep_over_epoch_no_init"])
 @pytest.mark.parametrize("name", ["lstm", "cell", "attention in the loop"])
 def test_states_among_the_parameters_of_a_checkpoint(name: str, state: str) -> None:

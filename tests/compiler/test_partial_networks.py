@@ -110,6 +110,7 @@ def place(layers, where):
     return {"output": {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": moved}}, "output"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 @pytest.mark.parametrize("where", ["top", "subnetwork", "loop", "moved out of a loop"])
 def test_values(name, where):

@@ -181,7 +181,7 @@ def test_values_of_parameters() -> None:
         np.testing.assert_array_equal(kept[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("seed", range(4, 40))
+@pytest.mark.parametrize("seed", usual(range(4, 40), range(4, 20)))
 def test_plans(seed: int) -> None:
     check_plan(seed)
 
@@ -194,11 +194,10 @@ def test_plans_in_another_process() -> None:
         "for seed in range(8): print(describe_plan(plan_from_config(random_loop(seed), train=True)))\n"
         "assert 'tensorflow' not in sys.modules"
     )
-    texts = []
-    for number in ("1", "2"):
-        env = {**os.environ, "PYTHONHASHSEED": number}
-        texts.append(subprocess.run([sys.executable, "-c", code], env=env, check=True, stdout=-1).stdout)
-    assert texts[0] == texts[1] and texts[0]
+    env = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
+    here = [describe_plan(plan_from_config(random_loop(seed), train=True)) + "\n" for seed in range(8)]
+    assert done.stdout == "".join(here)
 
 
 @pytest.mark.long
