@@ -107,8 +107,10 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def main(words: list[str]) -> int:
-    """Take the place of a compiler in a make file: ``CXX='python compiling.py g++'``."""
+    """Take the place of a compiler: ``CXX='python compiling.py g++'``; what compiles no sources is not kept."""
     sources = [word for word in words if word.endswith((".c", ".cc"))]
+    if not sources or "-o" not in words:
+        return subprocess.call(words)
     to = words[words.index("-o") + 1]
     done = compile_cached([word for word in words if word not in ("-o", to, *sources)], sources, to)
     sys.stderr.write(done.stderr)

@@ -23,6 +23,7 @@ def test_cache_without_home(tmp_path, monkeypatch):
     assert [len(list(folder.iterdir())) for folder in tmp_path.iterdir() if folder.is_dir()] == [1]
 
 
+@pytest.mark.slow
 def test_stop_within_program(tmp_path, monkeypatch):
     """Ctrl-C ends a program that runs, although it has its own session, and the next one starts."""
     pid = tmp_path / "pid"

@@ -1,5 +1,6 @@
 """What an installed package can add, each by one module and one entry point; and names that are taken."""
 
+import json
 import os
 import subprocess
 import sys
@@ -283,19 +284,46 @@ def run(folder, program):
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
 
 
+#: Runs the programs in the order of their groups.
+EACH = """
+import contextlib, io, json, sys, traceback
+printed = {}
+for group, program in json.load(open("programs.json")).items():
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            exec(program, {"__name__": "__main__"})
+        except Exception:
+            print(traceback.format_exc())
+    printed[group] = out.getvalue()
+json.dump(printed, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """Return what the programs of all groups print, in one process which sees a package with all plug-ins."""
+    folder = tmp_path_factory.mktemp("plugins")
+    (folder / "plug").mkdir()
+    for name, text in SOURCES.items():
+        (folder / "plug" / name).write_text(textwrap.dedent(text))
+    programs, entry_points = {}, {}
+    for group, (module, program, _) in PLUGINS.items():
+        name = "rtf_plug_" + group.rpartition(".")[2]
+        (folder / (name + ".py")).write_text(textwrap.dedent(module))
+        programs[group] = textwrap.dedent(program).replace("rtf_plug", name)
+        entry_points[group] = ["plug = " + name]
+    (folder / "programs.json").write_text(json.dumps(programs))
+    install(folder, entry_points)
+    done = run(folder, EACH)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group", PLUGINS)
-def test_plugin(group, tmp_path):
+def test_plugin(group, printed):
     """One module and one entry point, and no other file."""
-    module, program, expected = PLUGINS[group]
-    (tmp_path / "rtf_plug.py").write_text(textwrap.dedent(module))
-    (tmp_path / "plug").mkdir()
-    for name, text in SOURCES.items():
-        (tmp_path / "plug" / name).write_text(textwrap.dedent(text))
-    install(tmp_path, {group: ["plug = rtf_plug"]})
-    done = run(tmp_path, program)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().splitlines()[-1] == expected
+    assert printed[group].strip().splitlines()[-1] == PLUGINS[group][2], printed[group]
 
 
 def test_settings_of_a_plugin_are_listed_and_checked(tmp_path):

@@ -86,6 +86,7 @@ def test_a_sample_of_a_product_has_each_value(suite: pytest.Pytester) -> None:
     assert long == ["test_product[1-y]", "test_product[2-x]", "test_product[2-z]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["alone", "workers"])
 def test_a_folder_over_its_budget_is_told(suite: pytest.Pytester, workers: tuple[str, ...]) -> None:
     """With the processes that its tests start; it does not fail for it."""

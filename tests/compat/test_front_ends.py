@@ -218,6 +218,7 @@ def small_nn(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterato
     BehaviorVersion.set(None)
 
 
+@pytest.mark.slow
 def test_a_front_end_writes_a_network_that_trains(small_nn: None, tmp_path: pathlib.Path) -> None:
     """Modules with dims, square weights, attention, a loop with a state, a cond; imported by importlib."""
     path = tmp_path / "my.config"

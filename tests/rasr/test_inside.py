@@ -85,6 +85,7 @@ def scores_of_training() -> dict[int, float]:
     return {epoch: entry["error"]["train_score"] for epoch, entry in content.items() if entry["error"]}
 
 
+@pytest.mark.slow
 def test_training_and_going_on(folder):
     write_config(epochs=2)
     rasr = Rasr()

@@ -78,6 +78,7 @@ def restore(prefix: str, shapes: dict[str, Any]) -> dict[str, NDArray[Any]]:
         return found
 
 
+@pytest.mark.slow
 def test_theirs_resumes_here(capsys: pytest.CaptureFixture[str]) -> None:
     """Also that of an epoch of pretraining. The state of the optimizer starts anew, unless all of it is there."""
     name, given = "epoch.pretrain.002", some_values()
@@ -134,6 +135,7 @@ def test_their_optimizer_goes_on_here(name: str) -> None:
         np.testing.assert_allclose(found[key], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_theirs_is_used_here(tmp_path: pathlib.Path) -> None:
     """By the name of any of its files."""
     save(str(tmp_path / "theirs.007"), some_values(), 17)
@@ -145,6 +147,7 @@ def test_theirs_is_used_here(tmp_path: pathlib.Path) -> None:
     assert sorted(find_checkpoints("models/epoch")) == [8]
 
 
+@pytest.mark.slow
 def test_ours_is_used_there() -> None:
     """All parameters by their names and the step as int64; what else there is, is in files of its own."""
     run("train", num_epochs=1)
@@ -157,6 +160,7 @@ def test_ours_is_used_there() -> None:
     assert v1.train.latest_checkpoint("models") == "models/epoch.001"
 
 
+@pytest.mark.slow
 def test_there_and_back(capsys: pytest.CaptureFixture[str]) -> None:
     """What that program goes on with ours comes back; the state beside the old files does not go with the new ones."""
     run("train", num_epochs=1)

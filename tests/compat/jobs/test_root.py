@@ -131,6 +131,7 @@ def test_what_job_managers_import(root: pathlib.Path, tmp_path: pathlib.Path, in
     assert (tmp_path / "returnn.log").read_text() == "counting\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [CHECKOUT / "rnn.py", ROOT / "rnn.py"])
 def test_the_package_beside_the_script_is_used(script: pathlib.Path, tmp_path: pathlib.Path, installed: str) -> None:
     """Also by a link to it; files beside a config keep the names that a checkout has, too."""
@@ -185,6 +186,7 @@ def test_a_copy_of_the_folder_says_what_to_do(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 1 and "returnn-tf root FOLDER" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_root_elsewhere(tmp_path: pathlib.Path, installed: str, capsys: pytest.CaptureFixture[str]) -> None:
     """For a package that is installed without its checkout; the folder knows where that is."""
     folder = tmp_path / "new" / "root"

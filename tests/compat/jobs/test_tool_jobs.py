@@ -40,6 +40,7 @@ def in_empty_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_copies_of_data() -> None:
     """ReturnnDumpHDFJob: the file exists already, empty, and is moved to the output afterwards."""
     pathlib.Path("dataset.config").write_text("#!rnn.py\ntrain = %r\n" % DATA)
@@ -53,6 +54,7 @@ def test_copies_of_data() -> None:
         np.testing.assert_array_equal(found[seq.tag]["classes"], seq.data["classes"])
 
 
+@pytest.mark.slow
 def test_statistics_of_data() -> None:
     """ExtractDatasetMeanStddevJob reads the text files by numpy."""
     pathlib.Path("returnn.config").write_text(config_text({"train": DATA, "use_tensorflow": True}))

@@ -146,6 +146,7 @@ def test_training_and_what_follows(tmp_path: pathlib.Path) -> None:
         break
 
 
+@pytest.mark.slow
 def test_staged_networks(tmp_path: pathlib.Path) -> None:
     """In a folder beside the config; parameters of another shape start anew, with a warning."""
     job = training(Job(tmp_path / "train", in_process=True), prolog=STAGED, network=None)
@@ -159,6 +160,7 @@ def test_staged_networks(tmp_path: pathlib.Path) -> None:
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_pretraining_names_its_checkpoints(tmp_path: pathlib.Path) -> None:
     """The file .meta of each has the same name."""
     code = (
