@@ -104,9 +104,9 @@ def test_a_folder_over_its_budget_is_told(suite: pytest.Pytester, workers: tuple
 
 def test_a_fast_run_has_one_budget(suite: pytest.Pytester) -> None:
     suite.runpytest_inprocess("--fast").stdout.re_match_lines([r"a +3 +\d+\.\d *$", r"all +6 +\d+\.\d +100$"])
-    (suite.path / "pytest.ini").write_text(INI % 0)
+    (suite.path / "pytest.ini").write_text(INI % -1)  # a few cases may take no seconds that could be measured
     result = suite.runpytest_inprocess("--fast")
-    result.stdout.re_match_lines([r"all +6 +\d+\.\d +0   over its budget"])
+    result.stdout.re_match_lines([r"all +6 +\d+\.\d +-1   over its budget"])
 
 
 @pytest.mark.slow
