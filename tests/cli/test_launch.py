@@ -61,10 +61,16 @@ def test_each_rank_knows_its_place_and_its_cores(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     "environ, threads",
-    [({"OMP_NUM_THREADS": "2"}, "2"), ({"SLURM_CPUS_PER_TASK": "8"}, "4"), ({"SLURM_CPUS_PER_TASK": "1"}, "1")],
+    [
+        ({"OMP_NUM_THREADS": "2"}, "2"),
+        ({"SLURM_CPUS_PER_TASK": "8"}, "4"),
+        ({"SLURM_CPUS_PER_TASK": "1"}, "1"),
+        ({"SLURM_CPUS_PER_TASK": "3", "SLURM_NTASKS": "2", "SLURM_NNODES": "1"}, "3"),
+        ({"SLURM_CPUS_PER_TASK": "3", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}, "3"),
+    ],
 )
 def test_cores_that_are_given(environ: dict[str, str], threads: str) -> None:
-    """By the user for each process, by Slurm for the task that all of them are."""
+    """By the user for each process; by Slurm for the task that all of them are, or for tasks that are processes."""
     assert {env["OMP_NUM_THREADS"] for env in environments([11, 12], "s", environ)} == {threads}
 
 

@@ -57,7 +57,7 @@ def test_choice(
     remark: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engines, "_is_installed", lambda: installed)
+    monkeypatch.setattr(engines, "has_horovod", lambda: installed)
     choice = engines.choose(Config(settings), environ)
     assert (choice.engine, bool(choice.remark)) == (engine, bool(remark)) and remark in choice.remark
     if engine == TENSORFLOW:

@@ -44,12 +44,27 @@ _TWO = [Training("a.config", "a/net"), Training("my b.config", "b/net", 99)]
 
 CASES = {
     "slurm_one": (_ONE, [Training("a.config", "a/net")], []),
-    "slurm_mpirun": (_MANY, [Training("a.config", "a/net")], ["++num_epochs", "5"]),
+    "slurm_mpirun": ({**_MANY, "launcher": "mpirun"}, [Training("a.config", "a/net")], ["++num_epochs", "5"]),
     "slurm_horovodrun": ({**_MANY, "launcher": "horovodrun"}, [Training("a.config")], []),
     "slurm_srun": ({**_MANY, "launcher": "srun", "launcher_args": ["--mpi=pmix"]}, [Training("a.config")], []),
+    "slurm_srun_distributed": (
+        {**_ONE, "tasks": 2, "launcher": "srun"},
+        [Training("a.config", "a/net", is_distributed=True)],
+        ["++num_epochs", "5"],
+    ),
+    "slurm_launch": ({**_MANY, "nodes": 1, "launcher": "launch"}, [Training("a.config", "a/net")], []),
     "slurm_array": ({**_ONE, "requeue": False, "name": "two"}, _TWO, []),
     "sge_one": ({**_ONE, "scheduler": "sge", "cpus": 4}, [Training("a.config", "a/net")], []),
-    "sge_mpirun": ({**_MANY, "scheduler": "sge", "extra": ["-P asr"]}, [Training("a.config", "a/net")], []),
+    "sge_mpirun": (
+        {**_MANY, "scheduler": "sge", "extra": ["-P asr"], "launcher": "mpirun"},
+        [Training("a.config", "a/net")],
+        [],
+    ),
+    "sge_launch": (
+        {**_ONE, "scheduler": "sge", "tasks": 4, "gpus": 1, "launcher": "launch"},
+        [Training("a.config", "a/net")],
+        ["++num_epochs", "5"],
+    ),
     "sge_horovodrun": (
         {**_MANY, "scheduler": "sge", "extra": [], "launcher": "horovodrun"},
         [Training("a.config")],
@@ -57,7 +72,14 @@ CASES = {
     ),
     "sge_array": ({**_ONE, "scheduler": "sge"}, _TWO, []),
     "slurm_nasty": (
-        {"workdir": _NASTY, "log_dir": _NASTY, "env": {"X": _NASTY}, "launcher_args": [_NASTY], "tasks": 2},
+        {
+            "workdir": _NASTY,
+            "log_dir": _NASTY,
+            "env": {"X": _NASTY},
+            "launcher_args": [_NASTY],
+            "tasks": 2,
+            "launcher": "mpirun",
+        },
         [Training(_NASTY, _NASTY)],
         ["++key", _NASTY],
     ),
@@ -100,6 +122,48 @@ def test_options_are_the_same_in_config_and_command_line(tmp_path, monkeypatch):
     assert trainings == [Training("a.config", "other/net", 99)]
 
 
+@pytest.mark.parametrize(
+    "config, has_horovod, options, launcher",
+    [
+        ("", True, {"tasks": 2}, "mpirun"),
+        ("", False, {"tasks": 2}, "srun"),
+        ("", False, {"tasks": 2, "scheduler": "sge"}, "launch"),
+        ("", True, {"tasks": 2, "scheduler": "sge"}, "mpirun"),
+        ("", False, {"tasks": 2, "launcher": "horovodrun"}, "horovodrun"),
+        ("use_horovod = True\n", False, {"tasks": 2}, "srun"),
+        ("distributed = {'engine': 'tensorflow'}\n", True, {"tasks": 2}, "srun"),
+        ("distributed = {'engine': 'horovod'}\n", False, {"tasks": 2}, "mpirun"),
+        ("", False, {}, "auto"),
+    ],
+)
+def test_launchers_for_the_engine(config, has_horovod, options, launcher, tmp_path, monkeypatch):
+    """Horovod's where it is installed or the config asks for it, else those of TensorFlow's collectives."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(submission, "has_horovod", lambda: has_horovod)
+    pathlib.Path("a.config").write_text(config)
+    job, trainings = read_job(["a.config"], [], options)
+    assert job.launcher == launcher and trainings[0].is_distributed == bool(config)
+
+
+def test_several_machines_of_grid_engine_need_an_mpi(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(submission, "has_horovod", lambda: False)
+    pathlib.Path("a.config").write_text("")
+    with pytest.raises(
+        ConfigError, match="nothing but mpirun starts processes on 2 machines of Grid Engine: --launcher mpirun"
+    ):
+        read_job(["a.config"], [], {"scheduler": "sge", "tasks": 4, "nodes": 2})
+
+
+def test_an_array_is_started_in_one_way(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("a").write_text("distributed = {}\n")
+    pathlib.Path("b").write_text("")
+    with pytest.raises(ConfigError, match="the configs differ in what they say on several processes"):
+        read_job(["a", "b"], [], {"tasks": 2})
+    assert len(read_job(["a", "b"], [], {})[1]) == 2
+
+
 def test_dry_run_of_the_tool(tmp_path):
     (tmp_path / "a b.config").write_text("model = 'out/net'\n")
     command = [
@@ -136,6 +200,8 @@ def test_dry_run_of_the_tool(tmp_path):
         ({"requeue": 2}, "must be True or False"),
         ({"gpus": -1}, "'gpus' must be at least 0"),
         ({"tasks": 2, "scheduler": "sge", "launcher": "srun"}, "srun is part of Slurm"),
+        ({"tasks": 4, "nodes": 2, "launcher": "launch"}, "launch starts the processes of one machine, but nodes is 2"),
+        ({"tasks": 4, "launcher": "launch", "launcher_args": ["-v"]}, "launch takes none; got -v"),
         ({"name": "my job"}, r"'name' must be letters, digits"),
         ({"env": {"A B": "x"}}, "'A B' is not a valid variable name"),
         ({"env": ["A=1"]}, "'env' must be a dict"),

@@ -15,7 +15,8 @@ from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import at_least, from_options, option
 
 SCHEDULERS = ("slurm", "sge")
-LAUNCHERS = ("mpirun", "horovodrun", "srun")
+AUTO, MPIRUN, HOROVODRUN, SRUN, LAUNCH = "auto", "mpirun", "horovodrun", "srun", "launch"
+LAUNCHERS = (AUTO, MPIRUN, HOROVODRUN, SRUN, LAUNCH)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*$")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
 _LEAST_RUN = 60  # seconds; a job with less time between start and signal is pointless
@@ -36,7 +37,7 @@ class Description:
     name: str = option("", help="name of the job; default: that of the config file", check=_is_name)
     time: str = option("24:00:00", help="wall time limit of the job: 24:00:00, 36h, 90m")
     mem: str = option("8G", help="memory of each task: 500M, 16G")
-    tasks: int = option(1, help="Horovod processes; 1: no Horovod", check=at_least(1))
+    tasks: int = option(1, help="processes that train together", check=at_least(1))
     nodes: int = option(
         1,
         help="machines over which the tasks are spread evenly (SGE: by the parallel environment)",
@@ -45,7 +46,12 @@ class Description:
     cpus: int = option(1, help="CPU cores of each task", check=at_least(1))
     gpus: int = option(0, help="GPUs of each task", check=at_least(0))
     queue: str = option("", help="partition (Slurm) or queue (SGE); default: that of the cluster")
-    launcher: str = option("mpirun", help="launcher of several tasks", choices=LAUNCHERS)
+    launcher: str = option(
+        AUTO,
+        help="what starts several tasks: mpirun and horovodrun for Horovod; srun, and launch (returnn-tf launch: one "
+        "machine) for TensorFlow's own collectives; auto: mpirun if Horovod is installed, else srun (SGE: launch)",
+        choices=LAUNCHERS,
+    )
     launcher_args: tuple[str, ...] = option((), help="further arguments for mpirun, horovodrun or srun")
     requeue: bool = option(True, help="resume in a new allocation after preemption or at the wall time limit")
     lead: str = option("180s", help="how long before the wall time limit the training is signalled to save and stop")
@@ -58,7 +64,7 @@ class Description:
     workdir: str = option("", help="folder to run in; default: the current one")
     log_dir: str = option("log", help="folder for the output of the job; created if missing")
     pe: str = option(
-        "", help="SGE: parallel environment; default: smp for one task with several cores, mpi for more tasks"
+        "", help="SGE: parallel environment; default: mpi for several tasks by mpirun or horovodrun, else smp"
     )
     sge_mem: str = option("mem_free", help="SGE: name of the resource for memory per slot")
     sge_gpu: str = option("gpu", help="SGE: name of the resource for GPUs per slot")
@@ -90,8 +96,15 @@ class Description:
             raise ClusterError(
                 "%s: %d tasks can't be spread evenly over %d nodes; take a multiple" % (where, self.tasks, self.nodes)
             )
-        if self.scheduler == "sge" and self.launcher == "srun" and self.tasks > 1:
-            raise ClusterError("%s['launcher']: srun is part of Slurm; use 'mpirun' or 'horovodrun' with SGE" % where)
+        if self.scheduler == "sge" and self.launcher == SRUN and self.tasks > 1:
+            raise ClusterError("%s['launcher']: srun is part of Slurm; use 'mpirun' or 'launch' with SGE" % where)
+        if self.launcher == LAUNCH and self.nodes > 1:
+            raise ClusterError(
+                "%s['launcher']: launch starts the processes of one machine, but nodes is %d; use 'srun' or 'mpirun'"
+                % (where, self.nodes)
+            )
+        if self.launcher == LAUNCH and self.launcher_args:
+            raise ClusterError("%s['launcher_args']: launch takes none; got %s" % (where, " ".join(self.launcher_args)))
         path = os.path.join(self.workdir or os.getcwd(), self.log_dir)
         if self.scheduler == "sge" and any(char in path for char in "$:,"):
             raise ClusterError("%s: $ : , are special in paths of Grid Engine; rename a folder of %s" % (where, path))
@@ -113,6 +126,22 @@ class Description:
         for key in ("extra", "modules", "launcher_args"):
             for value in getattr(self, key):
                 yield key, value
+
+    def with_launcher(self, has_horovod: bool) -> Description:
+        """Return the description with the launcher that ``auto`` stands for.
+
+        :param has_horovod: whether the training is to use Horovod
+        :raises ConfigError: there is none
+        """
+        if self.launcher != AUTO or self.tasks == 1:
+            return self
+        if self.scheduler == "sge" and not has_horovod and self.nodes > 1:
+            raise ClusterError(
+                "without Horovod nothing but mpirun starts processes on %d machines of Grid Engine: --launcher mpirun. "
+                "On one machine: --nodes 1" % self.nodes
+            )
+        without = LAUNCH if self.scheduler == "sge" else SRUN
+        return dataclasses.replace(self, launcher=MPIRUN if has_horovod else without)
 
     @property
     def seconds(self) -> int:

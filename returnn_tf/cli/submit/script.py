@@ -10,14 +10,24 @@ from dataclasses import dataclass
 from typing import Callable
 
 from returnn_tf.cli.submit import shell
-from returnn_tf.cli.submit.description import Description
+from returnn_tf.cli.submit.description import HOROVODRUN, LAUNCH, MPIRUN, SRUN, Description
 from returnn_tf.cli.submit.quantities import clock
+from returnn_tf.engine.distributed.membership import HOSTS
 
 _NAME_CHARS = re.compile(r"[^A-Za-z0-9_.+-]+")
 #: seconds for which mpirun, after SIGTERM, lets its processes save before it kills them
 _MPIRUN_PATIENCE = 60
 #: environment variables passed to processes on other machines, if set
-_PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", HOSTS)
+#: the machines of a job, as node1:4,node2:4
+_HOSTS_OF_SGE = '$(awk \'{print $1 ":" $2}\' "$PE_HOSTFILE" | paste -sd,)'
+#: launcher -> what asks a training for several processes; for srun the engine finds out whether Horovod can be used
+_SEVERAL = {
+    MPIRUN: ["++use_horovod", "True"],
+    HOROVODRUN: ["++use_horovod", "True"],
+    SRUN: ["++distributed", "{}"],
+    LAUNCH: [],
+}
 
 
 def slurm_directives(job: Description, name: str, count: int) -> list[str]:
@@ -69,7 +79,8 @@ def sge_directives(job: Description, name: str, count: int) -> list[str]:
         "-notify",
     ]
     if slots > 1:
-        lines.append("-pe %s %d" % (job.pe or ("mpi" if job.tasks > 1 else "smp"), slots))
+        over_machines = job.tasks > 1 and job.launcher != LAUNCH
+        lines.append("-pe %s %d" % (job.pe or ("mpi" if over_machines else "smp"), slots))
     if job.gpus:
         lines.append("-l %s=%d" % (job.sge_gpu, job.gpus))
     if job.queue:
@@ -99,11 +110,13 @@ class Training:
     :param config: path of the file
     :param model: its setting ``model``; empty: the job doesn't count starts without progress
     :param requeue_code: its setting ``requeue_exit_code``, or 0
+    :param is_distributed: whether it asks for several processes by itself
     """
 
     config: str
     model: str = ""
     requeue_code: int = 0
+    is_distributed: bool = False
 
 
 def job_name(job: Description, trainings: Sequence[Training]) -> str:
@@ -122,8 +135,8 @@ def job_script(job: Description, trainings: Sequence[Training], arguments: Seque
     :param arguments: ``++key value`` for all of them
     """
     name = job_name(job, trainings)
-    if job.tasks > 1:
-        arguments = [*arguments, "++use_horovod", "True"]
+    if job.tasks > 1 and not trainings[0].is_distributed:
+        arguments = [*arguments, *_SEVERAL[job.launcher]]
     parts = [
         ["#!/bin/bash", *DIRECTIVES[job.scheduler](job, name, len(trainings))],
         ["# Written by returnn-tf submit. Do not run it by hand.", "set -m"],
@@ -170,17 +183,20 @@ def _environment(job: Description) -> list[str]:
 
 
 def _command(job: Description) -> list[str]:
-    lines = ['training=("${program[@]}" "$config" "${arguments[@]}")']
+    start = " launch --processes %d" % job.tasks if job.tasks > 1 and job.launcher == LAUNCH else ""
+    lines = ['training=("${program[@]}"%s "$config" "${arguments[@]}")' % start]
     if job.tasks == 1:
         return [*lines, shell.STOP_BY_CHILD.rstrip(), 'command=("${training[@]}")']
     return [*lines, *_LAUNCHERS[job.launcher](job)]
 
 
 def _mpirun(job: Description) -> list[str]:
+    hosts = ["export %s=%s" % (HOSTS, _HOSTS_OF_SGE)] if job.scheduler == "sge" else []
     options = ["-np", str(job.tasks), "-bind-to", "none", "-map-by", "slot"]
     options += ["-mca", "odls_base_sigkill_timeout", str(_MPIRUN_PATIENCE), *job.launcher_args]
     return [
         shell.STOP_BY_MPIRUN.rstrip(),
+        *hosts,
         "command=(mpirun %s)" % " ".join(shlex.quote(option) for option in options),
         "for variable in %s; do" % " ".join([*_PASSED, *job.env]),
         '  [ -z "${!variable+x}" ] || command+=(-x "$variable")',
@@ -195,7 +211,7 @@ def _horovodrun(job: Description) -> list[str]:
     elif job.scheduler == "slurm":
         hosts = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/$/:%d/" | paste -sd,)' % job.tasks_per_node
     else:
-        hosts = '$(awk \'{print $1 ":" $2}\' "$PE_HOSTFILE" | paste -sd,)'
+        hosts = _HOSTS_OF_SGE
     return [
         shell.STOP_BY_RANK_0.rstrip(),
         'command=(horovodrun -np %d -H "%s"%s)' % (job.tasks, hosts, _further(job)),
@@ -208,12 +224,18 @@ def _srun(job: Description) -> list[str]:
     return [shell.STOP_BY_CHILD.rstrip(), 'command=(srun %s%s "${training[@]}")' % (options, _further(job))]
 
 
+def _launch(job: Description) -> list[str]:
+    check = [shell.ONE_MACHINE.rstrip()] if job.scheduler == "sge" else []
+    return [*check, shell.STOP_BY_CHILD.rstrip(), 'command=("${training[@]}")']
+
+
 def _further(job: Description) -> str:
     return "".join(" " + shlex.quote(argument) for argument in job.launcher_args)
 
 
 _LAUNCHERS: dict[str, Callable[[Description], list[str]]] = {
-    "mpirun": _mpirun,
-    "horovodrun": _horovodrun,
-    "srun": _srun,
+    MPIRUN: _mpirun,
+    HOROVODRUN: _horovodrun,
+    SRUN: _srun,
+    LAUNCH: _launch,
 }

@@ -81,6 +81,14 @@ end_launcher() { :; }
 #: command run by horovodrun: rank 0 writes its process id, then becomes the training
 NOTE_RANK_0 = '[ "${HOROVOD_RANK:-$OMPI_COMM_WORLD_RANK}" != 0 ] || echo $$ > "$0"; exec "$@"'
 
+#: a parallel environment of SGE may spread the slots over machines
+ONE_MACHINE = """\
+if [ "${NHOSTS:-1}" -gt 1 ]; then
+  say "giving up: launch starts the processes of one machine, but the slots are on $NHOSTS: take another --pe or mpirun"
+  exit 1
+fi
+"""
+
 #: a second wait gives 127 if the training ended while a trap ran: then the first one returned the code
 RUN = """\
 "${command[@]}" < /dev/null &

@@ -14,8 +14,11 @@ from returnn_tf.cli.submit.script import Training
 from returnn_tf.config import Config
 from returnn_tf.config.errors import ClusterError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
+from returnn_tf.config.settings.distributed import AUTO, HOROVOD
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
+from returnn_tf.engine.distributed.engines import has_horovod
+from returnn_tf.engine.distributed.options import is_distributed, options_of
 
 _COMMANDS = {"slurm": ("sbatch", "--parsable"), "sge": ("qsub", "-terse")}
 _SECONDS = 120  # a scheduler that takes longer to answer is assumed to hang
@@ -33,6 +36,7 @@ def read_job(
     """
     described: dict[str, Any] = {}
     trainings: list[Training] = []
+    engines: list[str] = []
     for path in paths:
         config = Config.from_files([path], parse_arguments(list(overrides)).overrides)
         own = TaskSettings(config).submit or {}
@@ -42,13 +46,19 @@ def read_job(
                 % (TaskSettings(config).describe_source("submit"), paths[0])
             )
         described = own
-        trainings.append(
-            Training(path, CheckpointSettings(config).model, TrainingSettings(config).requeue_exit_code or 0)
-        )
+        code = TrainingSettings(config).requeue_exit_code or 0
+        trainings.append(Training(path, CheckpointSettings(config).model, code, is_distributed(config)))
+        engines.append(options_of(config).engine)
     if "env" in options and isinstance(described.get("env"), dict):
         options = {**options, "env": {**described["env"], **options["env"]}}
     where = "submit" if not options else "submit, with the options"
-    return Description.from_dict({**described, **options}, where), trainings
+    job = Description.from_dict({**described, **options}, where)
+    if job.tasks > 1 and len({(training.is_distributed, engine) for training, engine in zip(trainings, engines)}) > 1:
+        raise ClusterError(
+            "the configs differ in what they say on several processes (distributed, use_horovod), but the jobs of an "
+            "array are started alike. Submit them separately."
+        )
+    return job.with_launcher(engines[0] == HOROVOD or (engines[0] == AUTO and has_horovod())), trainings
 
 
 def submit(job: Description, script: str) -> str:

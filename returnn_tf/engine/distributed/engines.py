@@ -56,12 +56,13 @@ def choose(config: Config, environ: Mapping[str, str]) -> Choice:
     if engine == TENSORFLOW or membership.RANK in environ:
         remark = "use_horovod is set, but returnn-tf launch has started the processes" if use_horovod else ""
         return Choice(TENSORFLOW, setting, member, remark)
-    if use_horovod and not _is_installed() and member is not None:
+    if use_horovod and not has_horovod() and member is not None:
         return Choice(TENSORFLOW, setting, member, "use_horovod is set, but Horovod is not installed")
-    if use_horovod or (_is_installed() and any(name in environ for name in _OF_HOROVOD)):
+    if use_horovod or (has_horovod() and any(name in environ for name in _OF_HOROVOD)):
         return Choice(HOROVOD, setting)
     return Choice(TENSORFLOW, setting, member)
 
 
-def _is_installed() -> bool:
+def has_horovod() -> bool:
+    """Return whether Horovod is installed."""
     return importlib.util.find_spec("horovod") is not None

@@ -70,7 +70,10 @@ def share_of_cores(local_size: int, environ: Optional[Mapping[str, str]] = None)
     environ = os.environ if environ is None else environ
     if environ.get("SLURM_CPUS_PER_TASK", "").isdigit():
         cores = int(environ["SLURM_CPUS_PER_TASK"])
-        return max(cores // local_size if "RETURNN_TF_RANK" in environ else cores, 1)  # launch shares those of one task
+        if "RETURNN_TF_RANK" in environ:  # of launch: its processes share the cores of all tasks on this machine
+            tasks, nodes = (environ.get(name, "") for name in ("SLURM_NTASKS", "SLURM_NNODES"))
+            cores = cores * (int(tasks) // int(nodes) if tasks.isdigit() and nodes.isdigit() else 1) // local_size
+        return max(cores, 1)
     there = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
     if "OMPI_COMM_WORLD_SIZE" in environ and allowed * local_size <= there:

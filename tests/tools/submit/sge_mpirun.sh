@@ -65,8 +65,9 @@ end_launcher() {
   while ps -o stat= --ppid "$child" | grep -q '^[^Z]'; do sleep 1; done
   kill -s KILL "$child"
 }
+export RETURNN_TF_HOSTS=$(awk '{print $1 ":" $2}' "$PE_HOSTFILE" | paste -sd,)
 command=(mpirun -np 4 -bind-to none -map-by slot -mca odls_base_sigkill_timeout 60)
-for variable in PATH LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS HOROVOD_TIMELINE; do
+for variable in PATH LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS RETURNN_TF_HOSTS HOROVOD_TIMELINE; do
   [ -z "${!variable+x}" ] || command+=(-x "$variable")
 done
 command+=("${training[@]}")

@@ -65,7 +65,7 @@ end_launcher() {
   kill -s KILL "$child"
 }
 command=(mpirun -np 4 -bind-to none -map-by slot -mca odls_base_sigkill_timeout 60)
-for variable in PATH LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS HOROVOD_TIMELINE; do
+for variable in PATH LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS RETURNN_TF_HOSTS HOROVOD_TIMELINE; do
   [ -z "${!variable+x}" ] || command+=(-x "$variable")
 done
 command+=("${training[@]}")

@@ -58,7 +58,7 @@ end_launcher() {
   kill -s KILL "$child"
 }
 command=(mpirun -np 2 -bind-to none -map-by slot -mca odls_base_sigkill_timeout 60 'it'"'"'s a "$HOME" `id` \ #; é')
-for variable in PATH LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS X; do
+for variable in PATH LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS RETURNN_TF_HOSTS X; do
   [ -z "${!variable+x}" ] || command+=(-x "$variable")
 done
 command+=("${training[@]}")
