@@ -49,6 +49,20 @@ print("PROBE" + json.dumps({
 }))
 """
 
+#: A rank that is alone starts its server and sums a number with itself, as several do with each other.
+_COLLECTIVES_PROBE = """
+import socket
+from returnn_tf.engine.distributed import tf_server
+from returnn_tf.util.lazy_tf import tf
+with socket.create_server(("127.0.0.1", 0)) as holder:
+    port = holder.getsockname()[1]
+tf_server.start(["127.0.0.1:%d" % port], 0)
+total = tf.raw_ops.CollectiveReduceV2(
+    input=tf.constant(2.0), group_size=1, group_key=1, instance_key=1, ordering_token=[], merge_op="Add", final_op="Id"
+)
+print("PROBE" * (float(total) == 2.0))
+"""
+
 _HOROVOD_PROBE = """
 import json, os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -257,13 +271,24 @@ def _native_ops() -> Diagnosis:
     return Diagnosis(False, wrong[0] if wrong else last, "plain TensorFlow is used instead, which is slower")
 
 
+def _collectives() -> Diagnosis:
+    """Start TensorFlow's server in a subprocess."""
+    if version_of(*_TENSORFLOW_NAMES) is None:
+        return Diagnosis(False, "TensorFlow is not installed")
+    output = output_of(python_command(_COLLECTIVES_PROBE), timeout=120)
+    if output is None or "PROBE" not in output:
+        advice = "one process works; for several, see the error of: returnn-tf launch --processes 2 my.config"
+        return Diagnosis(False, "TensorFlow's server does not start", advice)
+    return Diagnosis(True, "several processes by TensorFlow: returnn-tf launch, srun")
+
+
 def _horovod() -> Diagnosis:
     version = version_of("horovod")
     if version is None:
         tensorflow = version_of(*_TENSORFLOW_NAMES) or ""
         later = tensorflow and _release(tensorflow.split()[-1]) > _TENSORFLOWS[0]
         note = " (Horovod is made for TensorFlow %d.%d; with a later one it may not build)" % _TENSORFLOWS[0]
-        advice = "to train with several processes: " + horovod.install() + (note if later else "")
+        advice = "for several processes by mpirun or horovodrun: " + horovod.install() + (note if later else "")
         return Diagnosis(False, "not installed", advice)
     output = output_of(python_command(_HOROVOD_PROBE), timeout=120)
     lines = [line for line in (output or "").splitlines() if line.startswith("PROBE")]
@@ -283,6 +308,7 @@ CHECKS = [
     Check("C++ compiler", _compiler, required=False),
     Check("nvcc", _nvcc, required=False),
     Check("native ops", _native_ops, required=False, slow=True),
+    Check("collectives", _collectives, required=False),
     Check("Horovod", _horovod, required=False),
     Check("soundfile", _package("soundfile", "for audio: " + install_command("audio")), required=False),
     Check("matplotlib", _package("matplotlib", "to draw: " + install_command("plot")), required=False),

@@ -54,6 +54,25 @@ def test_everything_is_missing(monkeypatch, probed, capsys):
         assert advice in out
 
 
+@pytest.mark.parametrize(
+    "output, found, text",
+    [
+        ("PROBE\n", True, "several processes by TensorFlow: returnn-tf launch, srun"),
+        ("", False, "TensorFlow's server does not start"),
+        (None, False, "TensorFlow's server does not start"),
+    ],
+)
+def test_collectives(monkeypatch, output, found, text):
+    monkeypatch.setattr(doctor, "output_of", lambda *args, **kwargs: output)
+    finding = doctor.examine(next(check for check in doctor.CHECKS if check.name == "collectives"))
+    assert (finding.found, finding.detail, bool(finding.advice)) == (found, text, not found)
+
+
+@pytest.mark.slow
+def test_collectives_work_here(probed):
+    assert doctor._collectives().found
+
+
 @pytest.mark.slow
 def test_another_copy_in_the_current_folder(tmp_path):
     """What is tested is the program that was started, with its libraries, not what lies in the folder."""
