@@ -408,6 +408,8 @@ class Planner(NetworkPlanner):
         if self.place.in_loop and self.parent is not None and self._owner is not None:
             if self._owner.layer.steps_with_loop:
                 name = self.scope.name_outside(ref[len("prev:") :], self.parent.scope, where)
+                if self._owner.layer.units:  # its unit is the layer "output" here, and the layer itself outside
+                    name = name.replace("/output", "", 1)
                 return self.parent.resolve("prev:" + name, where)
         if self.place.in_loop:
             raise LayerError(

@@ -71,6 +71,7 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
     starts_on_zeros = True
     computes_all_steps = True
     always_takes_data = True
+    steps_with_loop = True
     keeps_features = True
     units = {"unit": True}
     mask: OptionalLayerRef = option(None, help="layer with a bool for each frame", refs=True)
@@ -98,7 +99,7 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
         """Return the layers of the enclosing network that the unit refers to."""
-        yield from unit_references(options.get("unit"), own_data=True)
+        yield from unit_references(options.get("unit"), own_data=cls.takes_data(options))
 
     @classmethod
     def param_references(cls, options: Mapping[str, Any]) -> Iterator[str]:
@@ -136,7 +137,7 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
         if self.sources:
             inputs["data"] = ctx.implicit("packed", PackLayer(frames, packed), [self.source, self.mask])
         all_masked = frames.is_loop or self.in_spatial_dim is not None
-        for name in unit_references(self.unit, own_data=True) if all_masked else ():
+        for name in unit_references(self.unit, own_data=bool(self.sources)) if all_masked else ():
             copy = {"output": {"class": "copy", "from": "base:" + name}}
             node = ctx.planner.subnetwork(ctx.node, copy, {}, ctx.node.scope)
             if frames in node.output.dims:
@@ -151,8 +152,8 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
         """
 
         def outside(name: str) -> str:
-            if name == "data":
-                return name
+            if name == "data" and self.sources:
+                return name  # without a source, it is that of the network around
             return "data:" + _key(name) if _key(name) in inputs else "base:" + name
 
         network = unit_network(

@@ -50,8 +50,13 @@ def has_inner_prev(cls: type[Any], options: Mapping[str, Any]) -> bool:
     """
     if not cls.steps_with_loop:
         return False
-    networks = [options.get(key) for key in network_options(cls)]
-    return any(_has_prev(layer) for net in networks if isinstance(net, Mapping) for layer in net.values())
+    for inner in [options.get(key) for key in network_options(cls)]:
+        if is_network(inner) and any(map(_has_prev, inner.values())):
+            return True
+        unit = LAYERS.find(inner.get("class")) if isinstance(inner, Mapping) and not is_network(inner) else None
+        if unit is not None and has_inner_prev(unit, inner):  # what the unit names itself is of the network around
+            return True
+    return False
 
 
 def _has_prev(layer: Any) -> bool:

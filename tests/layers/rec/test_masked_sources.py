@@ -9,7 +9,7 @@ import pytest
 
 from returnn_tf.config import ConfigError
 from returnn_tf.tensor import SpatialDim
-from tests.layers.nets import LENS, TIME, feed, net_of, template
+from tests.layers.nets import EXTERN_DATA, LENS, TIME, feed, net_of, template
 
 SUM = {"class": "reduce", "mode": "sum", "axis": "F"}
 MASK = {"class": "compare", "kind": "greater", "value": 0.0, "from": "sum"}
@@ -58,11 +58,26 @@ def test_in_loops(unit: str, moved: bool, written: bool) -> None:
             np.testing.assert_allclose(value[row, t], expected, rtol=1e-4, atol=1e-5)
 
 
+FEEDBACK = {
+    "around": {"output": {"class": "combine", "kind": "add", "from": ["base:prev:output", "base:data:source"]}},
+    "own output": {"output": {"class": "combine", "kind": "add", "from": ["prev:output", "base:data:source"]}},
+    "own layer": {
+        "sum": {"class": "combine", "kind": "add", "from": ["prev:sum", "base:data:source"]},
+        "output": {"class": "copy", "from": "sum"},
+    },
+    "nested": {
+        "inner": {"class": "subnetwork", "from": [], "subnetwork": {
+            "output": {"class": "combine", "kind": "add", "from": ["prev:output", "base:base:data:source"]}}},
+        "output": {"class": "copy", "from": "inner"},
+    },
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("moved", [True, False])
-def test_feedback(moved: bool) -> None:
-    """The unit may use the previous step of the loop."""
-    unit = {"class": "subnetwork", "from": [], "subnetwork": {
-        "output": {"class": "combine", "kind": "add", "from": ["base:prev:output", "base:data:source"]}}}  # fmt: skip
+@pytest.mark.parametrize("kind", FEEDBACK)
+def test_feedback(kind: str, moved: bool) -> None:
+    """The unit may use the previous step of the loop, and its own layers there, which are held as its output is."""
+    unit = {"class": "subnetwork", "from": [], "subnetwork": FEEDBACK[kind]}
     steps = {"sum": {**SUM, "from": "data:source"}, "mask": MASK, "m": masked(unit),
              "output": {"class": "copy", "from": "m"}}  # fmt: skip
     net = net_of({"output": {"class": "rec", "from": "data", "optimize_move_layers_out": moved, "unit": steps}})
@@ -97,6 +112,24 @@ def test_outside_of_loops(unit: str) -> None:
         np.testing.assert_allclose(out["masked"].value[row, : picked.sum()], expected, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(out["output"].value[row], expected.sum(axis=0), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(out["back"].value[row, :n][picked], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_data_of_the_network_around() -> None:
+    """Without a source, "data" of a subnetwork as the unit is that of the network around, its frames selected."""
+    part = SpatialDim("part")
+    unit = {"class": "subnetwork", "from": [], "subnetwork": {
+        "output": {"class": "combine", "kind": "add", "from": ["base:data", "base:data:other"]}}}  # fmt: skip
+    network = {
+        "sum": {**SUM, "from": "data"}, "mask": MASK,
+        "output": masked(unit, in_spatial_dim=TIME, out_spatial_dim=part),
+    }  # fmt: skip
+    arrays = feed()
+    config = {"extern_data": {**EXTERN_DATA, "other": EXTERN_DATA["data"]}}
+    value = net_of(network, **config).run(arrays).layers["output"].value
+    for row, n in enumerate(LENS):
+        picked = arrays["data"][row, :n].sum(axis=-1) > 0
+        expected = (arrays["data"] + arrays["other"])[row, :n][picked]
+        np.testing.assert_allclose(value[row, : len(expected)], expected, rtol=1e-5)
 
 
 def test_the_unit_can_name_the_new_dim() -> None:
