@@ -78,6 +78,8 @@ class Layer(Sealable):
     #: Whether the value depends on previous steps of a loop, even where the sources do not. Only such a class may call
     #: `PlanContext.loop_state`.
     has_memory: ClassVar[bool] = False
+    #: Whether the output has the numbers of the source, in another shape.
+    only_reshapes: ClassVar[bool] = False
     #: Whether it computes attention weights that are exposed only through `emit_weights`.
     has_inner_weights: ClassVar[bool] = False
     #: Of a layer with a memory: whether it can also compute all steps at once, along `PlanContext.loop_dim`.
@@ -424,6 +426,18 @@ class Layer(Sealable):
     def work_per_frame(self) -> int:
         """Return the multiply-adds of products for a frame, of a layer that works by frame."""
         return 0
+
+    def gradient_reads_sources(self) -> bool:
+        """Return whether the backward pass needs the values of the sources, as that of a sum does not."""
+        return not self.only_reshapes
+
+    def gradient_reads_output(self) -> bool:
+        """Return whether the backward pass needs the output, or what it is computed from."""
+        return not self.only_reshapes
+
+    def kept_per_output(self) -> float:
+        """Return how many numbers are kept for the backward pass, for each number of an output that it reads."""
+        return 1.0
 
     def same_labels(self) -> Iterator[SameLabels]:
         """Return the axes that have the same labels by the formula of the layer, once it is planned."""

@@ -28,6 +28,17 @@ def test_check(config, capsys):
     assert "Warning: setting without effect: web_server_port (the task search_server does not exist)" in captured.err
 
 
+def test_memory(config, capsys):
+    """A row for each length, with as many sequences as the limits allow; Adam has two slots."""
+    limits = ["++batch_size", "700", "++max_seqs", "10", "++optimizer", "{'class': 'adam'}"]
+    assert main(["check", "--memory", "--no-data", config, *limits]) == 0
+    lines = capsys.readouterr().out.split("memory of a step of training, ")[1].splitlines()
+    assert lines[0] == "estimated: parameters 72B, gradients 72B, optimizer 144B"
+    assert [line.split()[:2] for line in lines[2:]] == [["50", "10"], ["100", "7"], ["200", "3"], ["500", "1"]]
+    assert main(["check", "--memory", "--no-data", config, "++task", "search"]) == 2
+    assert "--memory is about training" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", [["--graph", "%s"], ["--graph=%s"]])
 def test_graph(config, form, tmp_path, monkeypatch):
     """--graph gets to the function."""

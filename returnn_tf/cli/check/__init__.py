@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Optional, TextIO
 
 from returnn_tf.cli.check.document import document, failure, stdout_for_json
+from returnn_tf.cli.check.memory import Memory, estimate
 from returnn_tf.cli.check.migration import MigrationNote, counted, migration, table
 from returnn_tf.cli.check.whole_config import ConfigCheck
 from returnn_tf.cli.commands import register_command
@@ -20,21 +21,23 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError, nearest_name
 from returnn_tf.config.options import listing_inert_options
 from returnn_tf.config.settings import misspelt_keys
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.pretrain.checks import describe
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import paint, printable, wants_color
 from returnn_tf.tasks.setting_checks import contradictions, settings_without_effect
 
-NO_DATA, MIGRATE, STRICT, JSON = "--no-data", "--migrate", "--strict", "--json"
-FLAGS = (NO_DATA, MIGRATE, STRICT, JSON)
+NO_DATA, MEMORY, MIGRATE, STRICT, JSON = "--no-data", "--memory", "--migrate", "--strict", "--json"
+FLAGS = (NO_DATA, MEMORY, MIGRATE, STRICT, JSON)
 
 
 @register_command(
     "check",
-    "CONFIG ... [--graph OUT.svg] [--no-data] [--migrate] [--strict] [--json] [++key value ...]",
+    "CONFIG ... [--graph OUT.svg] [--no-data] [--memory] [--migrate] [--strict] [--json] [++key value ...]",
     "check all parts of a config, and show the layers of its network",
     details="  --graph OUT.svg   draw the network; the suffix selects the format\n"
     "  --no-data         don't open datasets, nor look for checkpoints to load\n"
+    "  --memory          estimate the memory of a step of training, for batches of sequences of some lengths\n"
     "  --migrate         list what is old, without effect, unsupported or different, with what to write today\n"
     "  --strict          each line of --migrate is an error, e.g. a misspelt setting\n"
     "  --json            all mistakes, layers, parameters, losses and stages of pretraining, for programs\n"
@@ -57,7 +60,7 @@ def run(args: list[str]) -> int:
             if found.graph is not None and found.check.plan is not None:
                 draw(found.check.plan, found.graph)
             warned = [*found.warnings, *(text for text in logged if text not in found.warnings)]
-            _write(document(found.check, warned, found.migration, strict=STRICT in found.flags), file)
+            _write(document(found.check, warned, found.migration, found.memory(), strict=STRICT in found.flags), file)
         except BrokenPipeError:
             raise
         except Exception as exc:
@@ -85,6 +88,17 @@ class _Found:
     warnings: list[str]
     migration: list[MigrationNote]
     graph: Optional[str]
+
+    def memory(self) -> Optional[Memory]:
+        """Return the estimate of ``--memory``; None if it is not asked for, or there is no network to train."""
+        check = self.check
+        if MEMORY not in self.flags or check.schedule is None or check.plan is None or check.faults:
+            return None
+        if not check.plan.train:
+            raise CommandError(
+                "check: --memory is about training, and task %r trains no network" % TaskSettings(check.config).task
+            )
+        return estimate(check.plan, check.schedule.at(check.shown_epoch).config)
 
     def strict_error(self) -> Optional[CommandError]:
         """Return the error of ``--strict``, if there is anything to migrate."""
@@ -119,6 +133,9 @@ def _print(found: _Found) -> _Found:
         print(paint("Warning: " + printable(text, keep="\n\t"), "yellow", wants_color(sys.stderr)), file=sys.stderr)
     if check.plan is not None and MIGRATE not in flags:
         print(_describe(check, check.plan, found.graph))
+    memory = found.memory()
+    if memory is not None:
+        print("\n" + memory.table())
     if MIGRATE in flags:
         print(table(found.migration))
     return found

@@ -11,6 +11,7 @@ from typing import Any, Optional, TextIO
 
 from returnn_tf._version import __version__
 from returnn_tf.cli.check.diagnostics import ERROR, NOTE, WARNING, Diagnostic, Locator, of_exception, of_migration
+from returnn_tf.cli.check.memory import Memory
 from returnn_tf.cli.check.migration import MigrationNote
 from returnn_tf.cli.check.whole_config import ConfigCheck, Fault
 from returnn_tf.compiler.network_record import network_record
@@ -25,11 +26,17 @@ SCHEMA_VERSION = 1
 
 
 def document(
-    check: ConfigCheck, warned: Sequence[str], migration: Sequence[MigrationNote] = (), *, strict: bool = False
+    check: ConfigCheck,
+    warned: Sequence[str],
+    migration: Sequence[MigrationNote] = (),
+    memory: Optional[Memory] = None,
+    *,
+    strict: bool = False,
 ) -> dict[str, Any]:
     """Return what a check found.
 
     :param warned: the warnings that are not in the check
+    :param memory: with ``--memory``
     :param strict: whether each line of the migration is an error
     """
     locator = Locator(check)
@@ -49,6 +56,7 @@ def document(
         "epoch": None if check.plan is None else check.shown_epoch,
         "network": None if check.plan is None else network_record(check.plan),
         "stages": _stages(check) if several else [],
+        "memory": None if memory is None else memory.record(),
     }
 
 
@@ -61,6 +69,7 @@ def failure(exc: Exception, warned: Sequence[str]) -> dict[str, Any]:
         "epoch": None,
         "network": None,
         "stages": [],
+        "memory": None,
     }
 
 

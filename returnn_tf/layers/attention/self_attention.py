@@ -236,6 +236,10 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
         sizes = [0 if i == axis else ctx.size(d) for i, d in enumerate(data.dims)]
         return empty_history(sizes, axis, data.dtype)
 
+    def kept_per_output(self) -> float:
+        """Return the queries, keys, values and results; weights are computed again."""
+        return 2 + 2 * self.plan.key / self.plan.value
+
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the product with QKV, and attention in blocks of queries or with all energies in an array."""
         qkv = projected(ctx, self, self.plan.frames, self.plan.perm, "QKV")

@@ -73,6 +73,10 @@ class ActivationLayer(ConcatInputLayer):
             return bias_and_activation(x, None, self.activation)
         return get_activation(self.activation, self.opts)(x)
 
+    def gradient_reads_sources(self) -> bool:
+        """Return whether the function is one of the user; gradients of others need the output."""
+        return not is_named(self.activation)
+
     def works_by_frame(self) -> bool:
         """Return whether the function is a known one."""
         return is_named(self.activation) and not self.opts and self.drops_by_frame()

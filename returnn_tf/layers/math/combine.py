@@ -226,6 +226,14 @@ class CombineLayer(ElementwiseLayer):
             value = reduce(binary(self.kind), losses)
         ctx.set_aux(self.node, OUTPUT_LOSS, value)
 
+    def gradient_reads_sources(self) -> bool:
+        """Return whether the result is anything but a sum."""
+        return self.kind not in _SUMS
+
+    def gradient_reads_output(self) -> bool:
+        """Return whether there is an activation."""
+        return self.activation is not None
+
 
 @register_layer("compare")
 class CompareLayer(ElementwiseLayer):
@@ -319,6 +327,8 @@ _OWN: dict[str, Binary] = {
     "average": lambda a, b: a + b,
     "div": lambda a, b: a // b if a.dtype.is_integer else a / b,
 }
+#: Kinds whose gradients need no values.
+_SUMS = frozenset(("add", "sub", "average", "+", "-"))
 _SIGNS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow"}
 #: Functions of two tensors in ``tf.math``, ``tf`` or ``tf.compat.v1``.
 _OF_TF = (

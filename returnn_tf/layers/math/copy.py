@@ -57,6 +57,14 @@ class CopyLayer(ConcatInputLayer):
                 )
         return x
 
+    def gradient_reads_sources(self) -> bool:
+        """Return False: dropout draws its mask again."""
+        return False
+
+    def gradient_reads_output(self) -> bool:
+        """Return False, likewise."""
+        return False
+
     def works_by_frame(self) -> bool:
         """Return whether dropout does."""
         return self.drops_by_frame()
@@ -89,6 +97,8 @@ class IdentityLayer(Layer):
 
         network = {"output": {"class": "identity", "from": "data"}}
     """
+
+    only_reshapes = True
 
     control_dependencies: Optional[LayerRefs] = option(None, help="layers to compute first", refs=True)
 

@@ -105,6 +105,10 @@ class LinearLayer(ConcatInputLayer):
         last = self.input.sparse_dim is None and self.input.feature_axis == self.input.rank - 1
         return is_named(self.activation) and last and not self.grad_filter and self.drops_by_frame()
 
+    def gradient_reads_output(self) -> bool:
+        """Return whether there is an activation."""
+        return self.activation is not None
+
     def work_per_frame(self) -> int:
         """Return the size of W."""
         return (self.input.dim or 0) * (self.node.output.dim or 0)

@@ -262,6 +262,11 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
         """Return the outputs that the unit declares, with the parts of the sources in place of its input."""
         return [] if self.plan.run.cell is None else self.plan.run.cell.param_parts(name, axis, inputs)
 
+    def kept_per_output(self) -> float:
+        """Return the gates and states of a cell: its steps are computed backwards from them."""
+        cell = None if self.plan.run.cell is None else self.plan.run.cell.cell
+        return super().kept_per_output() if cell is None else float(cell.gates + max(len(cell.state_keys), 1))
+
     def feature_parts(self) -> Parts:
         """Return the parts of the output of the unit, such as its heads."""
         return [] if self.plan.run.cell is None else self.plan.run.cell.cell.output_parts()

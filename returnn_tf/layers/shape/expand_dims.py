@@ -46,6 +46,7 @@ class ExpandDimsLayer(ConcatInputLayer, Planned[ExpandDimsPlan]):
         network = {"output": {"class": "expand_dims", "axis": "F", "from": "data"}}
     """
 
+    only_reshapes = True
     axis: Union[str, int] = option(help="'F', 'T' or 'spatial': position of the new axis")
     dim: Union[int, Dim] = option(1, help="size or dim of the new axis")
 
@@ -124,6 +125,7 @@ class SqueezeLayer(ConcatInputLayer, Planned[SqueezePlan]):
             "output": {"class": "squeeze", "axis": "F", "from": "a"}}
     """
 
+    only_reshapes = True
     axis: AxesOption = option(help="the axes to remove, or 'auto' for all static axes of size 1")
     enforce_batch_dim_axis: Optional[int] = option(None, help="move the batch axis to this index first")
     allow_no_op: bool = option(False, help="do not fail if there is no such axis")

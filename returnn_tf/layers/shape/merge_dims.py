@@ -48,6 +48,7 @@ class MergeDimsLayer(ConcatInputLayer, Planned[MergeDimsPlan]):
             "output": {"class": "merge_dims", "axes": ["dim:4", "F"], "keep_order": True, "from": "a"}}
     """
 
+    only_reshapes = True
     axes: AxesOption = option(help="the axes to merge, e.g. ['B', 'T'] or 'static'")
     keep_order: Optional[bool] = option(None, help="merge in the given order (default since behavior version 6)")
 

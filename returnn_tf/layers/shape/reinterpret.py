@@ -52,6 +52,7 @@ class ReinterpretDataLayer(ConcatInputLayer, Planned[ReinterpretDataPlan]):
             "output": {"class": "combine", "kind": "add", "from": ["data", "r"]}}
     """
 
+    only_reshapes = True
     joins_features = True
     switch_axes: Optional[Axes] = option(None, help="two axes that exchange their meaning, e.g. 'bt'; no transpose")
     size_base: Optional[LayerRef] = option(None, help="layer whose time dim becomes the time dim", refs=True)

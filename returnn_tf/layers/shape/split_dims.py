@@ -51,6 +51,7 @@ class SplitDimsLayer(ConcatInputLayer, Planned[SplitDimsPlan]):
         network = {"output": {"class": "split_dims", "axis": "F", "dims": (2, -1), "from": "data"}}
     """
 
+    only_reshapes = True
     axis: AxisOption = option(help="the axis to split")
     dims: Shape = option(help="sizes or dims of the parts, one may be -1")
     pad_to_multiples: Optional[bool] = option(None, help="pad the axis to a multiple (default: if it is dynamic)")

@@ -1,0 +1,112 @@
+"""``returnn-tf check --memory``: what a step of training needs, estimated from the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.compiler.step_memory import Sizes, activation_bytes, params_bytes
+from returnn_tf.config import Config
+from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.engine.update import options as update_options
+from returnn_tf.engine.update.optimizers import create_optimizer
+from returnn_tf.logging.text import bytes_text
+from returnn_tf.tensor import Dim
+
+#: Frames of the sequences of a row.
+_LENGTHS = (50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A batch of sequences of one length.
+
+    :param frames: of a sequence
+    :param sequences: as many as ``batch_size`` and ``max_seqs`` allow
+    :param activations: bytes that the backward pass reads
+    :param step: bytes of all
+    """
+
+    frames: int
+    sequences: int
+    activations: int
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """The estimate, in bytes.
+
+    :param optimizer: its slots, and accumulated gradients
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    rows: list[Row]
+
+    @property
+    def constant(self) -> int:
+        """Return the bytes that do not depend on the batch."""
+        return self.parameters + self.gradients + self.optimizer
+
+    def record(self) -> dict[str, Any]:
+        """Return the entry of the JSON document."""
+        return {**dataclasses.asdict(self), "rows": [dataclasses.asdict(row) for row in self.rows]}
+
+    def table(self) -> str:
+        """Return it as text."""
+        lines = [
+            "memory of a step of training, estimated: parameters %s, gradients %s, optimizer %s"
+            % tuple(map(bytes_text, (self.parameters, self.gradients, self.optimizer))),
+            "%10s %10s %12s %12s" % ("frames", "sequences", "activations", "step"),
+        ]
+        cells = [(row.frames, row.sequences, bytes_text(row.activations), bytes_text(row.step)) for row in self.rows]
+        return "\n".join([*lines, *("%10d %10d %12s %12s" % row for row in cells)])
+
+
+def estimate(plan: Plan, config: Config) -> Memory:
+    """Return the memory for batches of some lengths; other data keys are as long as the limits of the config let them.
+
+    :param plan: for training
+    :param config: of this network
+    """
+    trainable = params_bytes(plan, trainable=True)
+    options = update_options.from_config(config)
+    optimizer = create_optimizer(dict(options.optimizer or {}), where="optimizer")
+    copies = len(optimizer.slot_inits()) + (options.accum_grad_multiple_step > 1)
+    constant = params_bytes(plan) + (1 + copies) * trainable
+    rows = []
+    for frames, sequences, sizes in _batches(plan, DataSettings(config)):
+        kept = activation_bytes(plan, sizes)
+        rows.append(Row(frames, sequences, kept, constant + kept))
+    return Memory(params_bytes(plan), trainable, copies * trainable, rows)
+
+
+def _batches(plan: Plan, settings: DataSettings) -> Iterator[tuple[int, int, Sizes]]:
+    """Yield (frames, sequences, sizes) of the largest batches of sequences of some lengths."""
+    dims = {key: [dim for dim in data.dims if dim.is_dynamic()] for key, data in plan.extern_data.items()}
+    keys = [key for key, found in dims.items() if found]
+    frames_of = {key: _limit(settings.batch_size, key) for key in keys}
+    longest = {key: _limit(settings.max_seq_length, key) for key in keys}
+    most = -1 if settings.max_seqs is None else settings.max_seqs
+    for frames in _LENGTHS:
+        lengths = {key: min(frames, longest[key] or frames, frames_of[key] or frames) for key in keys}
+        if keys and max(lengths.values()) < frames:
+            return
+        limits = [(frames_of[key] or 0) // lengths[key] for key in keys if frames_of[key]]
+        limits += [most] if most > 0 else []
+        sequences = max(1, min(limits, default=1))
+        by_dim: dict[Dim, int] = {dim: lengths[key] for key in keys for dim in dims[key]}
+        yield frames, sequences, Sizes(sequences, by_dim, frames)
+
+
+def _limit(given: Any, key: str) -> Optional[int]:
+    """Return the limit of a data key, of a number or a dict; None: there is none."""
+    if isinstance(given, Mapping):
+        given = given.get(key)
+    elif given is not None and given < 0:
+        given = -given if key == "classes" else None
+    return int(given) if given and given < float("inf") else None
