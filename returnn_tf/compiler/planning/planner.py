@@ -1092,27 +1092,37 @@ class LoopPlanner:
                 {name: carried_state_of(node) for name, node in nodes.items()},
                 frozenset(current.guessed),
             )
-            if settled and (strict or current.complete):
-                if not without_batch:
+            unchanged = settled and current.guessed == known.guessed
+            outer = next((a_round for a_round in around if a_round.tolerates(self._owner)), None)
+            if not (settled and (strict or current.complete)):
+                if unchanged and outer is not None:  # it lacks what that round does not know yet
+                    for a_guess in current.guesses:
+                        outer.add(a_guess)
+                    return self._finish(planner, termination)
+                strict = current.complete or unchanged
+            else:
+                if not without_batch and not any(a_round.guesses for a_round in around):
                     prevs = {current.prevs[name]: node for name, node in nodes.items()}
                     without_batch = guessed_batch(planner.planned_nodes, prevs)
                     if without_batch:
                         known, strict = first, False
                         continue
                 if not (current.reuses_loops and is_final):
-                    if current.reuses_loops:
-                        around[0].reuses_loops = True
-                    self._make_run(planner, termination)
-                    return planner.place.results
+                    return self._finish(planner, termination)
                 whole = True
-            else:
-                strict = current.complete or (settled and current.guessed == known.guessed)
             known = self.found
         raise LayerError(
             "Layer %r: the dims of 'prev:%s' do not converge: each step changes its shape."
             % (self._owner.path, "', 'prev:".join(self._transfer.round.prevs)),
             topic="loops",
         )
+
+    def _finish(self, planner: Planner, termination: LoopTermination) -> Results:
+        """Make the node that runs the loop, with the layers of the last round, and return the results within a step."""
+        if self._transfer.round.reuses_loops:
+            self._parent.place.rounds[0].reuses_loops = True
+        self._make_run(planner, termination)
+        return planner.place.results
 
     def _parts_for_later(self) -> list[str]:
         """Return the parts of layers of a step that layers behind the loop use."""
