@@ -157,9 +157,10 @@ class KeptStates(CarriedState):
                 continue
             kept = int(tf.shape(self.variables[name])[axis])
             if kept != num_seqs:
+                before = ", in a checkpoint those of the training" if fresh else ""
                 raise DimDataError(
                     "Layer %r keeps its state from batch to batch, so every batch must continue the sequences of the "
-                    "last one, but this one has %d and the last one had %d. Let all batches have the same number of "
+                    "last one%s, but this one has %d and the last one had %d. Let all batches have the same number of "
                     "sequences, in the same order (max_seqs, chunking, a number of sequences that it divides), or set "
-                    "its initial_state to 'zeros'." % (spec.layer_path, num_seqs, kept)
+                    "its initial_state to 'zeros'." % (spec.layer_path, before, num_seqs, kept)
                 )

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.config import Config
+from returnn_tf.compiler.network import Network
+from returnn_tf.config import Config, DataError
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.search.search_pass import searched
 from returnn_tf.engine.training.engine import Engine
+from returnn_tf.engine.training.load_model import load_network
 from tests.tiers import usual
 
 ATTENTION = {
@@ -84,6 +86,41 @@ def test_resume_within_an_epoch(trained: tuple[dict[str, Any], dict[str, Any]]) 
     assert set(resumed) == set(undisturbed)
     for name, value in undisturbed.items():
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("state", ["zeros", "keep_over_epoch", "keep_over_epoch_no_init"])
+@pytest.mark.parametrize("search", [False, True])
+def test_other_tasks_begin_with_the_states_of_the_checkpoint(tmp_path: pathlib.Path, state: str, search: bool) -> None:
+    """Unless a pass resets them; a checkpoint of RETURNN has them among the parameters, too."""
+    lstm = {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data", "initial_state": state}
+    model = str(tmp_path / "net")
+    settings = {
+        "extern_data": {"data": {"dim": 2}},
+        "network": {"output": lstm},
+        "model": model,
+        "behavior_version": 21,
+    }
+    trained = Network.from_config(Config(settings))
+    x = np.random.default_rng(0).normal(size=(2, 4, 2)).astype("float32")
+    feed = {"data": x, "data/size0": np.array([4, 3])}
+    first = trained.run(feed).layers["output"].value
+    params = {**trained.stored_params, **trained.kept.params}
+    checkpoint.save(model + ".001", params, {}, checkpoint.CheckpointInfo(epoch=1, step=1, random_seed=0))
+    net, _ = load_network(Config(settings), search=search, losses=False)
+    net.begin_pass()
+    found = net.run(feed).layers["output"].value
+    trained.begin_pass()
+    np.testing.assert_allclose(found, trained.run(feed).layers["output"].value, rtol=1e-5)
+    assert (np.abs(found - first).max() > 1e-3) == (state == "keep_over_epoch_no_init")
+    net.begin_pass()
+    one = {"data": x[:1], "data/size0": np.array([4])}
+    if state == "keep_over_epoch_no_init":
+        with pytest.raises(
+            DataError, match="keeps its state .* those of the training, but this one has 1 and .* had 2"
+        ):
+            net.run(one)
+    else:
+        np.testing.assert_allclose(net.run(one).layers["output"].value, first[:1], rtol=1e-5, atol=1e-6)
 
 
 def test_order_of_a_search() -> None:

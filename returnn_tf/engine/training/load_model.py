@@ -27,7 +27,8 @@ def load_network(
 
     Parameters set by ``preload_from_files`` are not read from the checkpoint. The global step is that of the
     checkpoint; if everything is preloaded, the largest of the preloaded checkpoints. With ``allow_random_model_init``
-    there may be none; the network is then that of the first epoch.
+    there may be none; the network is then that of the first epoch. States that layers keep across passes
+    ("keep_over_epoch_no_init") are those at the end of the training, as with RETURNN.
 
     :param config: with ``load``, or ``model`` and optionally ``load_epoch``
     :param search: plan it for search instead
@@ -59,6 +60,7 @@ def load_network(
             source="The checkpoint %s" % choice.path,
             ignore_missing=CheckpointSettings(config).load_ignore_missing_vars,
         )
+        net.kept.restore_params(values)
         log.write(3, "Loaded %s" % choice.path)
     elif first or random:
         log.write(2, "There is no checkpoint; %d parameters have random values." % len(rest))
