@@ -178,7 +178,7 @@ BAD_MANIFESTS = {
     "shorter": (
         dump(lines(two={"duration": 2.0})),
         {},
-        "sequence 'wav/two.wav' .*line 2: audio file '.*two.wav' has 0.600 s, but 'duration' is 2; is it cut off",
+        "sequence 'wav/two.wav' .*line 2: audio file '.*two.wav' has 0.600 s, but should have 2; is it cut off",
     ),
     "beyond": (
         dump(lines(two={"offset": 0.5, "duration": 1})),

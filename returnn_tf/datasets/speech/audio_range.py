@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import FileDataError
+from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.audio.decode import missing_wav_bytes
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.safe_files import check_regular, open_regular
 
 #: Seconds by which a part may end after the end of the file, since times in corpora are rounded.
-TOLERANCE = 0.1
+_TOLERANCE = 0.1
 
 
 def read_range(
@@ -51,6 +52,29 @@ def read_range(
     return samples, rate
 
 
+def read_part(
+    content: Union[str, bytes], start: Optional[float], seconds: Optional[float], features: AudioFeatures, *, name: str
+) -> tuple[NDArray[Any], int]:
+    """Decode a part of an audio file, which is all of it if it is as long but for rounding.
+
+    :param start: in seconds; None: the begin
+    :param seconds: its duration; None: the rest
+    :param features: decodes whole files
+    :param name: of the file, for errors
+    :raises DataError: the file is missing or damaged, or the part is outside of it
+    """
+    if start is not None:
+        return read_range(content, start, None if seconds is None else start + seconds, name=name)
+    samples, rate = features.read(content, name=name)
+    excess = 0.0 if seconds is None else len(samples) / rate - seconds
+    if seconds is None or abs(excess) <= _TOLERANCE:
+        return samples, rate
+    if excess < 0:
+        text = "audio file %r has %.3f s, but should have %g; is it cut off?"
+        raise FileDataError(text % (name, len(samples) / rate, seconds))
+    return samples[: round(seconds * rate)], rate
+
+
 def part_of(samples: NDArray[Any], rate: int, start: float, end: Optional[float], name: str) -> NDArray[Any]:
     """Return a part of the samples of a whole file, see `read_range`."""
     first, last = _bounds(len(samples), rate, start, end, name)
@@ -60,7 +84,7 @@ def part_of(samples: NDArray[Any], rate: int, start: float, end: Optional[float]
 def _bounds(total: int, rate: int, start: float, end: Optional[float], name: str) -> tuple[int, int]:
     """Return the first sample of a part, and that after its last one; DataError if it is outside of the file."""
     first, last = round(start * rate), total if end is None else round(end * rate)
-    if first >= total or last > total + TOLERANCE * rate:
+    if first >= total or last > total + _TOLERANCE * rate:
         raise FileDataError(
             "audio file %r has %.3f s, but the segment is from %g to %s s"
             % (name, total / rate, start, "the end" if end is None else "%g" % end)

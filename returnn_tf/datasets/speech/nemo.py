@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,35 +14,14 @@ from returnn_tf.config.errors import FileDataError, shown
 from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.files import is_url, path_or_content
-from returnn_tf.datasets.speech.audio_range import TOLERANCE, read_range
+from returnn_tf.datasets.files import path_or_content
+from returnn_tf.datasets.speech.audio_range import read_part
 from returnn_tf.datasets.speech.corpus import CorpusDataset, hundredths
+from returnn_tf.datasets.speech.manifests import folder_of, joined, number_of_seconds
 from returnn_tf.datasets.text.json_lines import JsonLines
 from returnn_tf.util.packed_strings import PackedStrings
 
 _UNKNOWN = -1.0
-
-
-def folder_of(path: str) -> str:
-    """Return the folder of a file, also of a remote one."""
-    return path.rpartition("/")[0] if is_url(path) else os.path.dirname(path)
-
-
-def joined(folder: str, path: str) -> str:
-    """Return a path that may be relative to a folder, one of which may be an address of a remote file."""
-    return path if is_url(path) or not folder else os.path.join(folder, path)
-
-
-def number_of_seconds(value: Any, what: str) -> Optional[float]:
-    """Return a time of a manifest; None: it is not given.
-
-    :raises DataError: it is no number of seconds
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise FileDataError("%r is %s, but must be a number of seconds" % (what, shown(value)))
-    return float(value)
 
 
 @register_dataset()
@@ -158,14 +136,7 @@ class NeMoUtterances:
         line, path = self._get(entry), self.file_of(entry)
         content = path_or_content(path, wanted=self._use_cache_manager)
         start, seconds = number_of_seconds(line.get("offset"), "offset"), self._seconds[entry]
-        if start is not None:
-            return read_range(content, start, None if seconds == _UNKNOWN else start + seconds, name=path)
-        samples, rate = features.read(content, name=path)
-        excess = 0.0 if seconds == _UNKNOWN else len(samples) / rate - seconds
-        if excess < -TOLERANCE:
-            text = "audio file %r has %.3f s, but 'duration' is %g; is it cut off?"
-            raise FileDataError(text % (path, len(samples) / rate, seconds))
-        return samples[: round(seconds * rate)] if excess > TOLERANCE else samples, rate
+        return read_part(content, start, None if seconds == _UNKNOWN else seconds, features, name=path)
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the durations in units of 10 ms."""

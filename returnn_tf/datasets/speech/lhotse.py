@@ -1,0 +1,229 @@
+"""LhotseDataset: manifests of cuts as Lhotse writes them, with audio files or in shards (Lhotse Shar)."""
+
+from __future__ import annotations
+
+import glob
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config.errors import FileDataError, shown
+from returnn_tf.config.options import option
+from returnn_tf.datasets.audio import AudioFeatures
+from returnn_tf.datasets.core.registry import register_dataset
+from returnn_tf.datasets.files import is_url, local_copy, matching_files, path_or_content
+from returnn_tf.datasets.speech.audio_range import channel_of, read_part
+from returnn_tf.datasets.speech.corpus import CorpusDataset, hundredths
+from returnn_tf.datasets.speech.manifests import joined, number_of_seconds
+from returnn_tf.datasets.speech.tar_shards import read_member, tar_members
+from returnn_tf.datasets.text.json_lines import JsonLines
+from returnn_tf.util.packed_strings import PackedStrings
+
+_MANIFEST = (".jsonl", ".jsonl.gz")
+_CUTS, _RECORDING = "cuts", "recording"
+#: Endings of members about the data, and of data that a cut lacks.
+_ABOUT, _ABSENT = (".json", ".nometa"), ".nodata"
+_INSTEAD = "write its audio by Lhotse, as shards (CutSet.to_shar) or files (CutSet.save_audios)"
+
+
+@register_dataset()
+class LhotseDataset(CorpusDataset):
+    """Cuts of Lhotse: manifests of cuts, ``cuts.jsonl.gz``, or folders in the format Lhotse Shar.
+
+    The files are read here, in any order, since that package needs torch. So cuts are parts of recordings, of one or
+    several channels; mixtures, padding and transforms that Lhotse would compute while it reads are an error, as are
+    commands in place of files. The text is that of all supervisions, joined by blanks.
+
+    Data keys: ``data`` are features, ``classes`` labels, ``orth`` the bytes of the text, ``raw`` is the text. For
+    ``sorted`` etc. the length of a sequence is its ``duration``. The tag is the id of the cut.
+
+    >>> from returnn_tf.datasets import Dataset
+    >>> train = {"class": "LhotseDataset", "path": "data/cuts_train.jsonl.gz", "audio": {}, "targets": None}
+    >>> dataset = Dataset.from_config(train)   # doctest: +SKIP
+    """
+
+    @dataclass
+    class Options(CorpusDataset.Options):
+        path: Union[str, list[Any]] = option(
+            help="manifest .jsonl or .jsonl.gz of cuts, folder with cuts.*.jsonl.gz and recording.*.tar, or a list"
+        )
+        audio_dir: Optional[str] = option(
+            None, help="directory of audio files with a relative path; default: the current one, as in Lhotse"
+        )
+        with_text: bool = option(True, help="False: the supervisions have no texts")
+
+    def has_text(self) -> bool:
+        """Return whether the supervisions have texts."""
+        return bool(self.opts.with_text)
+
+    def open_corpus(self) -> LhotseUtterances:
+        """Index the cuts."""
+        opts = self.opts
+        manifests, shards = [], []
+        for path in self.paths:
+            if path.endswith(_MANIFEST):
+                manifests.append(path)
+                shards.append("")
+                continue
+            folder = (path if is_url(path) else glob.escape(path)).rstrip("/")
+            found = [file for file in matching_files("%s/%s*" % (folder, _CUTS)) if file.endswith(_MANIFEST)]
+            if not found:
+                text = "%r is neither a manifest .jsonl or .jsonl.gz nor a folder with cuts.000000.jsonl.gz etc."
+                raise FileDataError((text + " (current directory: %s)") % (path, os.getcwd()))
+            manifests += found
+            shards += [_tar_beside(file) if self.features is not None else "" for file in found]
+        return LhotseUtterances(
+            manifests, shards, folder=opts.audio_dir or "", use_cache_manager=opts.use_cache_manager
+        )
+
+
+def _tar_beside(cuts: str) -> str:
+    """Return the path of the shard with the audio of cuts: recording.000012.tar for cuts.000012.jsonl.gz."""
+    folder, _, name = cuts.rpartition("/")
+    number = name[len(_CUTS) :].partition(".jsonl")[0]
+    return "%s/%s%s.tar" % (folder, _RECORDING, number)
+
+
+class LhotseUtterances:
+    """The cuts of manifests.
+
+    :param manifests: files with lines of cuts
+    :param shards: for each the tar file with their audio, or ""
+    :param folder: of audio files with a relative path
+    """
+
+    def __init__(self, manifests: Sequence[str], shards: Sequence[str], *, folder: str, use_cache_manager: bool):
+        self._folder = folder
+        self._use_cache_manager = use_cache_manager
+        self._lines = JsonLines(manifests, use_cache_manager=use_cache_manager)
+        self._shards = [(shard, local_copy(shard, wanted=use_cache_manager) if shard else "") for shard in shards]
+        self.tags = PackedStrings()
+        self._numbers, self._seconds = array("q"), array("d")  # line and duration of each cut
+        for number in range(len(self._lines)):
+            if self._lines.is_blank(number):
+                continue
+            try:
+                tag, seconds = _cut(self._lines.get(number))
+            except FileDataError as exc:
+                raise FileDataError("%s: %s" % (self._lines.place(number), exc)) from None
+            self.tags.append(tag)
+            self._seconds.append(seconds)
+            self._numbers.append(number)
+        self._members = self._find_members()
+
+    def _find_members(self) -> NDArray[np.int64]:
+        """Return position and size of the audio of each cut in its shard, [cuts, 2]; -1: it has none there."""
+        members = np.full((len(self.tags), 2), -1, np.int64)
+        files = [self._lines.file_of(number) for number in self._numbers]
+        bounds = np.searchsorted(files, range(len(self._shards) + 1)).tolist()
+        for (shard, path), first, end in zip(self._shards, bounds, bounds[1:]):
+            if not shard:
+                continue
+            found = {os.path.splitext(m.name)[0]: m for m in tar_members(path, shard) if not m.name.endswith(_ABOUT)}
+            for cut in range(first, end):
+                member = found.get(self.tags[cut])
+                if member is None:
+                    raise FileDataError("%s: shard %r lacks the cut %r" % (self.place(cut), shard, self.tags[cut]))
+                if not member.name.endswith(_ABSENT):
+                    members[cut] = member.offset, member.size
+        return members
+
+    def place(self, entry: int) -> str:
+        """Return manifest and line of a cut."""
+        return self._lines.place(self._numbers[entry])
+
+    def _get(self, entry: int) -> dict[str, Any]:
+        return self._lines.get(self._numbers[entry])
+
+    def text(self, entry: int) -> str:
+        """Return the texts of all supervisions."""
+        texts = [supervision.get("text") for supervision in self._get(entry).get("supervisions") or ()]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise FileDataError("its supervisions have no texts; set with_text=False if none have")
+        return " ".join(texts)
+
+    def file_of(self, entry: int) -> str:
+        """Return the audio file, or the place in the shard."""
+        shard, _ = self._shards[self._lines.file_of(self._numbers[entry])]
+        if shard:
+            return "%s:%s" % (shard, self.tags[entry])
+        source = _source(self._get(entry))["source"]
+        if not isinstance(source, str):
+            raise FileDataError("the source of its recording is %s, but must be a path" % shown(source))
+        return joined(self._folder, source)
+
+    def samples(self, entry: int, features: AudioFeatures) -> tuple[NDArray[Any], int]:
+        """Return samples and sample rate of a cut."""
+        cut, name = self._get(entry), self.file_of(entry)
+        shard, path = self._shards[self._lines.file_of(self._numbers[entry])]
+        start = number_of_seconds(cut.get("start"), "start") or None
+        if shard:
+            offset, size = (int(number) for number in self._members[entry])
+            if offset < 0:
+                raise FileDataError("shard %r has no audio of the cut" % shard)
+            return read_part(read_member(path, offset, size), start, self._seconds[entry], features, name=name)
+        source = _source(cut)
+        if source["type"] == "shar":
+            raise FileDataError("its audio is in a shard; give the folder as 'path', not the manifest")
+        if source["type"] not in ("file", "url"):
+            text = "its audio is a source of the type %s, but only files, addresses and shards are read; %s"
+            raise FileDataError(text % (shown(source["type"]), _INSTEAD))
+        content = path_or_content(name, wanted=self._use_cache_manager)
+        samples, rate = read_part(content, start, self._seconds[entry], features, name=name)
+        channels, there = cut.get("channel", 0), list(source.get("channels") or [0])
+        if isinstance(channels, int):
+            return channel_of(samples, there.index(channels), name), rate
+        columns = [channel_of(samples, there.index(channel), name) for channel in channels]
+        return np.stack(columns, axis=1), rate
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the durations in units of 10 ms."""
+        return hundredths(np.asarray(self._seconds))
+
+    def close(self) -> None:
+        """Do nothing: an open manifest is part of the index."""
+
+
+def _cut(line: Mapping[str, Any]) -> tuple[str, float]:
+    """Return id and duration of a cut.
+
+    :raises DataError: it is something else, or Lhotse would have to compute its audio
+    """
+    kind = line.get("type")
+    if kind not in ("MonoCut", "MultiCut"):
+        if kind in ("MixedCut", "PaddingCut"):
+            raise FileDataError("it is a %s; %s" % (kind, _INSTEAD))
+        what = "recordings" if "sources" in line else "supervisions" if "recording_id" in line else "something else"
+        raise FileDataError("it has %s, but must have cuts; `lhotse cut simple` makes them" % what)
+    tag, seconds = line.get("id"), number_of_seconds(line.get("duration"), "duration")
+    if not isinstance(tag, str) or not tag or seconds is None:
+        raise FileDataError("'id' is %s and 'duration' %s, but it needs both" % (shown(tag), shown(seconds)))
+    return tag, seconds
+
+
+def _source(cut: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the source of the recording of a cut that has its channels.
+
+    :raises DataError: there is none, or the recording is transformed
+    """
+    recording = cut.get("recording")
+    if not isinstance(recording, Mapping):
+        raise FileDataError("the cut has no recording; set audio=None to read the text alone")
+    if recording.get("transforms"):
+        names = [t.get("name") if isinstance(t, Mapping) else t for t in recording["transforms"]]
+        raise FileDataError("its recording is transformed (%s); %s" % (", ".join(map(str, names)), _INSTEAD))
+    channel = cut.get("channel", 0)
+    wanted = {channel} if isinstance(channel, int) else set(channel)
+    for source in recording.get("sources") or ():
+        if (
+            isinstance(source, Mapping)
+            and wanted <= set(source.get("channels") or [0])
+            and {"source", "type"} <= set(source)
+        ):
+            return source
+    raise FileDataError("none of the sources of its recording has the channels %s" % sorted(wanted))
