@@ -297,22 +297,27 @@ class _Segments:
         self.table = table
         self.starts, self.ends, self.channels = array("d"), array("d"), array("h")
         names = PackedStrings()
-        for row in range(len(table)):
-            place, fields = table.place, table.value(row).split()
-            if not 3 <= len(fields) <= 4:
-                text = "%s: %r must be a recording, its start, its end, and perhaps a channel"
-                raise FileDataError(text % (place(row), table.value(row)))
-            names.append(fields[0])
-            start = number(fields[1], place(row))
-            end = number(fields[2], place(row), least=-1.0)
-            if end == -1.0:
-                end = _OPEN
-            if end <= start:
-                raise FileDataError("%s: it ends at %s, before it starts at %s" % (place(row), fields[2], fields[1]))
-            self.starts.append(start)
-            self.ends.append(end)
-            self.channels.append(int(min(number(fields[3], place(row)), _MOST_CHANNELS)) if fields[3:] else -1)
+        for row, value in enumerate(table.values()):
+            try:
+                names.append(self._add(value))
+            except FileDataError as exc:
+                raise FileDataError("%s: %s" % (table.place(row), exc)) from None
         self.recordings = wav.rows(names, table.path)
+
+    def _add(self, value: str) -> str:
+        """Add a segment, and return its recording."""
+        recording, *fields = value.split() or [""]
+        if not 2 <= len(fields) <= 3:
+            raise FileDataError("%r must be a recording, its start, its end, and perhaps a channel" % value)
+        start, end = number(fields[0]), number(fields[1], least=-1.0)
+        if end == -1.0:
+            end = _OPEN
+        if end <= start:
+            raise FileDataError("it ends at %s, before it starts at %s" % (fields[1], fields[0]))
+        self.starts.append(start)
+        self.ends.append(end)
+        self.channels.append(int(min(number(fields[2]), _MOST_CHANNELS)) if fields[2:] else -1)
+        return recording
 
     def bounds(self, row: int) -> tuple[float, Optional[float]]:
         """Return start and end in seconds; None: the end of the recording."""
@@ -320,8 +325,7 @@ class _Segments:
 
 
 def _refuse_commands(wav: Table) -> None:
-    for row in range(len(wav)):
-        value = wav.value(row)
+    for row, value in enumerate(wav.values()):
         if is_command(value):
             raise FileDataError(
                 "%s: %r is a command, and what stands in data files is not executed. Set run_pipes=True if you trust "

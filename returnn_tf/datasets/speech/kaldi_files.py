@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -36,8 +37,8 @@ class Table:
         self.path = path
         self._lines = lines_of_corpus(path, use_cache_manager=use_cache_manager)
         self.names = PackedStrings()
-        for row in range(len(self._lines)):
-            name = self._fields(row)[0]
+        for row, line in enumerate(self._lines.texts()):
+            name, _ = _fields(line)
             if not name:
                 raise FileDataError("%s: it is blank" % self.place(row))
             self.names.append(name)
@@ -49,17 +50,17 @@ class Table:
     def __len__(self) -> int:
         return len(self.names)
 
-    def _fields(self, row: int) -> tuple[str, str]:
-        name, *rest = self._lines.text(row).split(None, 1)[:2] or [""]
-        return name, rest[0].rstrip() if rest else ""
-
     def place(self, row: int) -> str:
         """Return file and line of a row, for errors."""
         return self._lines.place(row)
 
     def value(self, row: int) -> str:
         """Return what follows the name."""
-        return self._fields(row)[1]
+        return _fields(self._lines.text(row))[1]
+
+    def values(self) -> Iterator[str]:
+        """Yield what follows each name."""
+        return (_fields(line)[1] for line in self._lines.texts())
 
     def rows(self, names: PackedStrings, of: str, *, all_there: bool = True) -> NDArray[np.int64]:
         """Return the rows of these names, -1 for one that is missing.
@@ -82,24 +83,29 @@ class Table:
 
     def numbers(self) -> NDArray[np.float64]:
         """Return the values as numbers that are not negative; DataError for others."""
-        found = np.empty(len(self))
-        for row in range(len(self)):
-            found[row] = number(self.value(row), self.place(row))
-        return found
+        return np.array([self._number(row, value) for row, value in enumerate(self.values())])
+
+    def _number(self, row: int, value: str) -> float:
+        try:
+            return number(value)
+        except FileDataError as exc:
+            raise FileDataError("%s: %s" % (self.place(row), exc)) from None
 
 
-def number(text: str, where: str, *, least: float = 0.0) -> float:
-    """Return a number in a table.
+def _fields(line: str) -> tuple[str, str]:
+    """Return the name, and what follows it."""
+    name, *rest = line.split(None, 1) or [""]
+    return name, rest[0].rstrip() if rest else ""
 
-    :param where: its place, for errors
-    :raises DataError: it is none, below ``least``, or not finite
-    """
+
+def number(text: str, *, least: float = 0.0) -> float:
+    """Return a number in a table; DataError if it is none, below ``least``, or not finite."""
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if not least <= value < float("inf"):
-        raise FileDataError("%s: %r is no number of at least %g" % (where, text[:_SHOWN], least))
+        raise FileDataError("%r is no number of at least %g" % (text[:_SHOWN], least))
     return value
 
 

@@ -104,11 +104,9 @@ class LhotseUtterances:
         self._shards = [(shard, local_copy(shard, wanted=use_cache_manager) if shard else "") for shard in shards]
         self.tags = PackedStrings()
         self._numbers, self._seconds = array("q"), array("d")  # line and duration of each cut
-        for number in range(len(self._lines)):
-            if self._lines.is_blank(number):
-                continue
+        for number, line in self._lines.entries():
             try:
-                tag, seconds = _cut(self._lines.get(number))
+                tag, seconds = _cut(line)
             except FileDataError as exc:
                 raise FileDataError("%s: %s" % (self._lines.place(number), exc)) from None
             self.tags.append(tag)

@@ -94,13 +94,10 @@ class NeMoUtterances:
         self._lines = JsonLines(paths, use_cache_manager=use_cache_manager)
         self.tags = PackedStrings()
         self._numbers, self._seconds = array("q"), array("d")  # line and duration of each utterance
-        for number in range(len(self._lines)):
-            if self._lines.is_blank(number):
-                continue
-            entry = self._lines.get(number)
+        for number, line in self._lines.entries():
             try:
-                self.tags.append(_tag(entry, tag_field))
-                seconds = number_of_seconds(entry.get("duration"), "duration")
+                self.tags.append(_tag(line, tag_field))
+                seconds = number_of_seconds(line.get("duration"), "duration")
             except FileDataError as exc:
                 raise FileDataError("%s: %s" % (self._lines.place(number), exc)) from None
             self._seconds.append(_UNKNOWN if seconds is None else seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from returnn_tf.config.errors import TextDataError, shown
@@ -40,24 +40,30 @@ class JsonLines:
         lines, index = self._line(number)
         return lines.place(index)
 
-    def is_blank(self, number: int) -> bool:
-        """Return whether a line has nothing but blanks."""
-        lines, index = self._line(number)
-        return not lines.text(index).strip()
+    def entries(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield number and object of each line that is not blank, in their order.
+
+        :raises DataError: a line is no JSON, or no object; names file and line
+        """
+        number = 0
+        for lines in self._files:
+            for index, text in enumerate(lines.texts()):
+                if text.strip():
+                    yield number, _parsed(text, lines, index)
+                number += 1
 
     def get(self, number: int) -> dict[str, Any]:
-        """Return the object of a line.
-
-        :raises DataError: it is no JSON, or no object; names file and line
-        """
+        """Return the object of a line, see `entries`."""
         lines, index = self._line(number)
-        try:
-            content = json.loads(lines.text(index))
-        except (ValueError, RecursionError) as exc:
-            if isinstance(exc, TextDataError):
-                raise
-            raise TextDataError("%s: it is no JSON: %s" % (lines.place(index), exc)) from None
-        if not isinstance(content, dict):
-            text = "%s: it is %s, but each line must be a JSON object, {...}"
-            raise TextDataError(text % (lines.place(index), shown(content)))
-        return content
+        return _parsed(lines.text(index), lines, index)
+
+
+def _parsed(text: str, lines: TextLines, index: int) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise TextDataError("%s: it is no JSON: %s" % (lines.place(index), exc)) from None
+    if not isinstance(content, dict):
+        text = "%s: it is %s, but each line must be a JSON object, {...}"
+        raise TextDataError(text % (lines.place(index), shown(content)))
+    return content

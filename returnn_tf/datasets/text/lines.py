@@ -235,7 +235,17 @@ class TextLines:
 
     def text(self, index: int) -> str:
         """Return a line without the newline; DataError with its number if it is not UTF-8."""
-        content = self._read(*self._index.span(index))
+        return self._decoded(self._read(*self._index.span(index)), index)
+
+    def texts(self) -> Iterator[str]:
+        """Yield all lines, see `text`; they are read in blocks."""
+        for first, starts, ends in self._index.groups(_BLOCK):
+            begin = int(starts[0])
+            content = self._read(begin, int(ends[-1]) - begin)
+            for index, (start, end) in enumerate(zip((starts - begin).tolist(), (ends - begin).tolist()), first):
+                yield self._decoded(content[start:end], index)
+
+    def _decoded(self, content: bytes, index: int) -> str:
         try:
             return content.decode("utf8")
         except UnicodeDecodeError as exc:

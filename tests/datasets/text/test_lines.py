@@ -45,7 +45,7 @@ def test_same_as_reading_the_whole_file(tmp_path, monkeypatch, block):
             blank = bytes(range(33))
             expected = [(n, line) for n, line in expected if (line.encode().strip(blank) if packed else line)]
         got = TextLines(path, skip_empty=skip, keep_open_end=keep)
-        assert [got.text(i) for i in range(len(got))] == [line for _, line in expected]
+        assert [got.text(i) for i in range(len(got))] == list(got.texts()) == [line for _, line in expected]
         assert got.num_bytes.tolist() == [len(line.encode()) for _, line in expected]
         assert got.num_words().tolist() == [len(line.split()) for _, line in expected]
         assert [got.place(i) for i in range(len(got))] == ["file %r, line %d" % (path, n) for n, _ in expected]
