@@ -11,6 +11,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.core import seq_order
 from returnn_tf.datasets.core import tags as tags_of_corpus
 from returnn_tf.datasets.core.seq_order import parse_ordering, partition
 from tests.datasets.recorded import ROOT, by_name, load_json
@@ -255,3 +256,14 @@ def test_lists_of_tags(hashing, last, monkeypatch):
     assert table.find(wanted).tolist() == ([4, 6, 3, 7, -1, 2, 6, -1, -1] if last else first)
     assert table.find([]).tolist() == []
     assert tags_of_corpus.TagTable(0, lambda indices: [], last=last).find(["a"]).tolist() == [-1]
+
+
+@pytest.mark.parametrize("collides", [False, True])
+def test_tags_have_numbers(collides, monkeypatch):
+    """Equal tags have equal ones, also if different tags have the same hash."""
+    if collides:
+        monkeypatch.setattr(seq_order, "hash", len, raising=False)
+    tags = ["a", "b", "a", "cc", "b", "dd", "a"]
+    corpus = seq_order.CorpusFacts(len(tags), lambda: None, lambda indices: [tags[index] for index in indices])
+    ids = seq_order._ids_of_tags(corpus).tolist()
+    assert [[one == other for one in ids] for other in ids] == [[one == other for one in tags] for other in tags]

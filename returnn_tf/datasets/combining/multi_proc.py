@@ -20,7 +20,7 @@ from returnn_tf.datasets.core.base_options import BaseOptions
 from returnn_tf.datasets.core.data_spec import DataSpec, Example
 from returnn_tf.datasets.core.epoch import Epoch, EpochReader
 from returnn_tf.datasets.core.registry import register_dataset
-from returnn_tf.datasets.core.seq_order import occurrences
+from returnn_tf.datasets.core.seq_order import narrow, occurrences
 from returnn_tf.datasets.core.share import ALL, Chosen, Share
 from returnn_tf.datasets.core.stream import StreamDataset
 from returnn_tf.datasets.processes.process import WorkerProcess
@@ -126,6 +126,7 @@ class MultiProcDataset(FormatOfInner, CorpusOfInner, StreamDataset):
             return super().open_epoch(epoch, keys, chosen)
         whole = self.inner.explicit_order(epoch, chosen)
         assert whole is not None
+        whole = narrow(whole)
         share = chosen.share or Share()
 
         def read(start: int) -> Generator[Example, None, None]:

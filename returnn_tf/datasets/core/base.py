@@ -367,11 +367,11 @@ class Dataset:
         if chosen.seq_order is None:
             return self.seq_order(epoch)
         order = np.asarray(chosen.seq_order, np.int64).reshape(-1)
-        for index in order:
-            if index < 0 or (self.num_seqs is not None and index >= self.num_seqs):
-                raise DatasetDataError(
-                    "%s has no sequence at position %d, only %s" % (self._owner(), index, self.num_seqs)
-                )
+        wrong = np.flatnonzero((order < 0) | (order >= (np.inf if self.num_seqs is None else self.num_seqs)))
+        if len(wrong):
+            raise DatasetDataError(
+                "%s has no sequence at position %d, only %s" % (self._owner(), order[wrong[0]], self.num_seqs)
+            )
         return order
 
     # ---- iteration

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import DataError, DatasetDataError, error_name
 from returnn_tf.datasets.core.data_spec import DataSpec, Example, num_frames
 from returnn_tf.datasets.core.read_ahead import ReadAhead
+from returnn_tf.datasets.core.seq_order import narrow
 from returnn_tf.logging.log import log
 
 _MOST_LISTED = 100  # broken sequences
@@ -238,9 +239,7 @@ class Epoch(EpochReader):
         nth: Optional[NDArray[Any]] = None,
     ):
         super().__init__(dataset, epoch, keys)
-        if order is not None and order.max(initial=0) < 1 << 31:
-            order = order.astype(np.int32)  # half of the memory, of which a corpus of millions needs much
-        self._order = order
+        self._order = None if order is None else narrow(order)
         self._nth = nth
         threads, opts = dataset.read_threads, dataset.opts
         self._ahead = ReadAhead(self._read, self.has, threads) if threads > 1 else None

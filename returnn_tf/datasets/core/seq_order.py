@@ -90,6 +90,11 @@ def order_sequences(ordering: Ordering, num_seqs: int, lengths: Lengths, seed: i
     return _ORDERS[ordering.kind][0](ordering, num_seqs, lengths, np.random.RandomState(seed))
 
 
+def narrow(order: NDArray[Any]) -> NDArray[Any]:
+    """Return an order with 4 bytes for each sequence if that is enough: a corpus of millions needs much memory."""
+    return order.astype(np.int32, copy=False) if order.max(initial=0) < 1 << 31 else order
+
+
 def occurrences(order: NDArray[Any]) -> NDArray[Any]:
     """Return the number of earlier occurrences of each entry of an order: array [sequences]."""
     by_index = np.argsort(order, kind="stable")
@@ -202,7 +207,10 @@ class EpochOrder:
         self._owner = owner
         self._parse = parse
         self._lengths: Optional[NDArray[Any]] = None
-        self._warned_empty = self._compared_filter = False
+        self._warned_empty = False
+        self._listed: Optional[NDArray[np.bool_]] = None  # by seq_list_filter_file, for each sequence of the corpus
+        self._num_listed = 0
+        self._tag_ids: Optional[NDArray[np.int64]] = None  # of each sequence of the corpus, for unique_seq_tags
         if opts.repeat_epoch > 1 and opts.partition_epoch > 1:
             raise DatasetError(
                 "%s: partition_epoch=%d and repeat_epoch=%d contradict each other; use one of them"
@@ -284,7 +292,9 @@ class EpochOrder:
         """Return the part of a full order for an epoch: unique tags, partition and shard, repetition, filter."""
         opts = self._opts
         if opts.unique_seq_tags:
-            order = _unique(order, corpus)
+            if self._tag_ids is None:
+                self._tag_ids = _ids_of_tags(corpus)
+            order = order[np.sort(np.unique(self._tag_ids[order], return_index=True)[1])]
         parts, shards = opts.partition_epoch, opts._num_shards
         if parts * shards > 1:
             part = (max(epoch, 1) - 1) % parts * shards + opts._shard_index
@@ -304,25 +314,34 @@ class EpochOrder:
     def filtered(self, order: NDArray[Any], epoch: int, corpus: CorpusFacts) -> NDArray[Any]:
         """Return the sequences of an order which ``seq_list_filter_file`` names, all if there is no such file.
 
+        The file is read once.
+
         :raises DataError: it names none of them
         """
         path = self._opts.seq_list_filter_file
         if not path:
             return order
-        with safe_files.wanted_by("%s: option 'seq_list_filter_file'" % self._owner):
-            tags = set(safe_files.read_seq_tags(path))
-        if not self._compared_filter:
-            self._compared_filter = True
-            known = corpus.walk_tags(range(corpus.num_seqs or 0))
-            warn_of_unknown(self._owner, "seq_list_filter_file", path, tags, known)
-        kept = [index for index, tag in zip(order.tolist(), corpus.walk_tags(order.tolist())) if tag in tags]
-        if not kept:
+        if self._listed is None:
+            self._listed = self._find_listed(path, corpus)
+        kept = order[self._listed[order]]
+        if not len(kept):
             raise DatasetDataError(
                 "%s: epoch %d is empty: none of its sequences is in seq_list_filter_file %r (%d tags). Are the tags of "
                 "another corpus, or is partition_epoch=%d too large?"
-                % (self._owner, epoch, path, len(tags), self._opts.partition_epoch)
+                % (self._owner, epoch, path, self._num_listed, self._opts.partition_epoch)
             )
         return np.asarray(kept, np.int64)
+
+    def _find_listed(self, path: str, corpus: CorpusFacts) -> NDArray[np.bool_]:
+        with safe_files.wanted_by("%s: option 'seq_list_filter_file'" % self._owner):
+            tags = set(safe_files.read_seq_tags(path))
+        count = corpus.num_seqs or 0
+        listed = np.fromiter(map(tags.__contains__, corpus.walk_tags(range(count))), np.bool_, count)
+        warn_of_unknown(
+            self._owner, "seq_list_filter_file", path, tags, corpus.walk_tags(np.flatnonzero(listed).tolist())
+        )
+        self._num_listed = len(tags)
+        return listed
 
     def lengths(self, corpus: CorpusFacts) -> NDArray[Any]:
         """Return the lengths [num_seqs] by which orders sort.
@@ -365,12 +384,13 @@ class EpochOrder:
         return np.asarray(lengths)
 
 
-def _unique(order: NDArray[Any], corpus: CorpusFacts) -> NDArray[Any]:
-    """Return an order without sequences whose tag occurred before."""
-    seen: set[str] = set()
-    keep = []
-    for index, tag in zip(order.tolist(), corpus.walk_tags(order.tolist())):
-        if tag not in seen:
-            seen.add(tag)
-            keep.append(index)
-    return np.asarray(keep, np.int64)
+def _ids_of_tags(corpus: CorpusFacts) -> NDArray[np.int64]:
+    """Return a number for each sequence [num_seqs], the same for those of the same tag."""
+    count = corpus.num_seqs or 0
+    hashes = np.fromiter(map(hash, corpus.walk_tags(range(count))), np.int64, count)
+    _, ids, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    doubtful = np.flatnonzero(counts[ids] > 1).tolist()  # their tags may be different ones
+    first: dict[str, int] = {}
+    for index, tag in zip(doubtful, corpus.walk_tags(doubtful)):
+        ids[index] = count + first.setdefault(tag, index)
+    return np.asarray(ids, np.int64)
