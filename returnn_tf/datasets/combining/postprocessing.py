@@ -163,12 +163,13 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
     def _processed(self, epoch: int, how: dict[str, Any], resume: Optional[list[Any]] = None) -> Iterator[Example]:
         """Yield the processed sequences.
 
-        :param resume: of the last sequence before those of ``map_seq`` that are wanted: the number of sequences before,
-            what the inner dataset needs to go on, and the states of the random generators
+        :param resume: of the last sequence before those of ``map_seq`` that are wanted: a number of sequences, what the
+            inner dataset needs to go on behind them, the states of the random generators there, and the number of
+            sequences before those wanted, which some of them may be processed again for
         """
         workers = self.opts.num_workers
         how.pop("resume", None)
-        start, of_inner, states = resume or (0, None, None)
+        start, of_inner, states, done = resume or (0, None, None, 0)
         if how.get("by_itself") and not self.is_stream:
             yield from self._processed_by_itself(epoch, how, start, of_inner, states or 0)
             return
@@ -177,8 +178,15 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
             if states:
                 set_state(rng, states[0])
             with contextlib.closing(self._inputs(epoch, how, start, of_inner)) as inputs:
+                mark = start, of_inner, states
                 for sequence in self._function().apply(inputs, epoch, rng):
-                    yield sequence if self.opts.map_seq is None else _resumable(sequence, [state_of(rng)])
+                    if self.opts.map_seq is not None:
+                        count = sequence.position + 1
+                        if not count % _EVERY:
+                            mark = count, sequence.resume, [state_of(rng)]
+                        sequence = dataclasses.replace(sequence, resume=[*mark, count])
+                    if self.opts.map_seq is None or count > done:
+                        yield sequence
             return
         # first, so that processes do not inherit what reading opens
         processes = (
@@ -251,12 +259,16 @@ class PostprocessingDataset(CorpusOfInner, StreamDataset):
         return self._mapper
 
 
+_EVERY = 8  # sequences after which the state of a generator is stored, which takes half as long as to process one
+
+
 def _resumable(sequence: Example, states: Any) -> Example:
     """Return a processed sequence with what is needed to go on behind it.
 
     :param states: of the random generators
     """
-    return dataclasses.replace(sequence, resume=[sequence.position + 1, sequence.resume, states])
+    count = sequence.position + 1
+    return dataclasses.replace(sequence, resume=[count, sequence.resume, states, count])
 
 
 def _template(key: str, given: Any) -> Data:
