@@ -10,7 +10,15 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset, HDFWriter
-from returnn_tf.datasets.files import CachedFile, exists, file_size, local_copy, matching_files, path_or_content
+from returnn_tf.datasets.files import (
+    CachedFile,
+    copying,
+    exists,
+    file_size,
+    local_copy,
+    matching_files,
+    path_or_content,
+)
 from tests.datasets.utterances import CHARS, RAW, SAMPLES, TEXTS, check, wav
 
 fsspec = pytest.importorskip("fsspec", reason="remote files are read with the extra 'remote'")
@@ -19,6 +27,7 @@ fsspec = pytest.importorskip("fsspec", reason="remote files are read with the ex
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
     monkeypatch.setenv("RETURNN_TF_FILE_CACHE", str(tmp_path / "cache"))
+    copying._copy_of_remote.cache_clear()
 
 
 @pytest.fixture
@@ -42,9 +51,14 @@ def test_copies_once_per_version(store, tmp_path, monkeypatch):
         assert file.read() == b"first"
     memory = fsspec.filesystem("memory")
     with monkeypatch.context() as patched:
+        patched.setattr(memory, "info", None)
+        assert local_copy("memory://bucket/a.bin", wanted=True) == first  # a process asks once
+        copying._copy_of_remote.cache_clear()
+        patched.undo()
         patched.setattr(memory, "open", None)
-        assert local_copy("memory://bucket/a.bin", wanted=True) == first
+        assert local_copy("memory://bucket/a.bin", wanted=True) == first  # another one finds the copy
     store("memory://bucket/a.bin", b"other")
+    copying._copy_of_remote.cache_clear()
     assert local_copy("memory://bucket/a.bin", wanted=False) == first
     with open(first, "rb") as file:
         assert file.read() == b"other"

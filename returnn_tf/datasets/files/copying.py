@@ -83,17 +83,27 @@ def copy_to_cache(path: str) -> str:
     :raises ConfigError: of a remote file, for which the path is of no use; see `local_copy`
     :raises DataError: likewise
     """
+    if is_url(path):
+        return _copy_of_remote(path, os.getpid())
     cache = _cache()
-    if not is_url(path):
-        return cache.get(path) if cache else path
+    return cache.get(path) if cache else path
+
+
+@functools.lru_cache(maxsize=4096)
+def _copy_of_remote(url: str, process: int) -> str:
+    """Return the path of a copy, for which a process asks the store once.
+
+    :param process: its id: of the copies that a process uses, those are not removed for which it has asked itself
+    """
+    cache = _cache()
     if cache is None:
-        raise FileDataError("file %r needs a local copy, but $%s is empty: set it to a folder" % (path, FOLDER))
+        raise FileDataError("file %r needs a local copy, but $%s is empty: set it to a folder" % (url, FOLDER))
     try:
-        return cache.copy(RemoteFile(path), path)
+        return cache.copy(RemoteFile(url), url)
     except (CopyError, OSError) as exc:
         reason = str(exc) if isinstance(exc, CopyError) else exc.strerror or str(exc)
         text = "file %r cannot be copied to %r: %s. file_cache_opts or $%s chooses another folder"
-        raise FileDataError(text % (path, cache.folder, reason, FOLDER)) from exc
+        raise FileDataError(text % (url, cache.folder, reason, FOLDER)) from exc
 
 
 def path_or_content(path: str, *, wanted: bool) -> Union[str, bytes]:

@@ -70,7 +70,8 @@ class RemoteFile:
     @functools.cached_property
     def _facts(self) -> tuple[int, str]:
         with self._errors():
-            size, version = self._store.info(self._path).get("size"), str(self._store.ukey(self._path))
+            info = self._store.info(self._path)
+            size, version = info.get("size"), "%s %s" % (self._store.ukey(self._path), info.get("ETag"))
         if size is None:
             raise FileDataError("file %r: the server does not tell its size" % self.url)
         return int(size), version
