@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import glob
 import os
 from array import array
@@ -21,10 +22,11 @@ from returnn_tf.datasets.speech.audio_range import channel_of, read_part
 from returnn_tf.datasets.speech.corpus import CorpusDataset, hundredths
 from returnn_tf.datasets.speech.manifests import joined, number_of_seconds
 from returnn_tf.datasets.speech.tar_shards import read_member, tar_members
-from returnn_tf.datasets.text.json_lines import JsonLines
+from returnn_tf.datasets.text.json_lines import JsonLines, StoredObjects
 from returnn_tf.util.packed_strings import PackedStrings
 
 _MANIFEST = (".jsonl", ".jsonl.gz")
+_NEEDED = ("start", "channel", "recording", "supervisions")
 _CUTS, _RECORDING = "cuts", "recording"
 #: Endings of members about the data, and of data that a cut lacks.
 _ABOUT, _ABSENT = (".json", ".nometa"), ".nodata"
@@ -100,26 +102,35 @@ class LhotseUtterances:
     def __init__(self, manifests: Sequence[str], shards: Sequence[str], *, folder: str, use_cache_manager: bool):
         self._folder = folder
         self._use_cache_manager = use_cache_manager
-        self._lines = JsonLines(manifests, use_cache_manager=use_cache_manager)
+        self._manifests = manifests
         self._shards = [(shard, local_copy(shard, wanted=use_cache_manager) if shard else "") for shard in shards]
         self.tags = PackedStrings()
-        self._numbers, self._seconds = array("q"), array("d")  # line and duration of each cut
-        for number, line in self._lines.entries():
+        self._seconds = array("d")
+        self._cuts = StoredObjects()  # there can be thousands of manifests: too many to keep them open
+        self._bounds = [0]  # the first cut of each manifest
+        for manifest in manifests:
+            self._add(self._lines_of(manifest))
+            self._bounds.append(len(self.tags))
+        self._cuts.finish()
+        self._members = self._find_members()
+
+    def _lines_of(self, manifest: str) -> JsonLines:
+        return JsonLines([manifest], use_cache_manager=self._use_cache_manager)
+
+    def _add(self, lines: JsonLines) -> None:
+        for number, line in lines.entries():
             try:
                 tag, seconds = _cut(line)
             except FileDataError as exc:
-                raise FileDataError("%s: %s" % (self._lines.place(number), exc)) from None
+                raise FileDataError("%s: %s" % (lines.place(number), exc)) from None
             self.tags.append(tag)
             self._seconds.append(seconds)
-            self._numbers.append(number)
-        self._members = self._find_members()
+            self._cuts.add({name: line[name] for name in _NEEDED if name in line}, number)
 
     def _find_members(self) -> NDArray[np.int64]:
         """Return position and size of the audio of each cut in its shard, [cuts, 2]; -1: it has none there."""
         members = np.full((len(self.tags), 2), -1, np.int64)
-        files = [self._lines.file_of(number) for number in self._numbers]
-        bounds = np.searchsorted(files, range(len(self._shards) + 1)).tolist()
-        for (shard, path), first, end in zip(self._shards, bounds, bounds[1:]):
+        for (shard, path), first, end in zip(self._shards, self._bounds, self._bounds[1:]):
             if not shard:
                 continue
             found = {os.path.splitext(m.name)[0]: m for m in tar_members(path, shard) if not m.name.endswith(_ABOUT)}
@@ -131,12 +142,15 @@ class LhotseUtterances:
                     members[cut] = member.offset, member.size
         return members
 
+    def _file_of(self, entry: int) -> int:
+        return bisect.bisect_right(self._bounds, entry) - 1
+
     def place(self, entry: int) -> str:
         """Return manifest and line of a cut."""
-        return self._lines.place(self._numbers[entry])
+        return self._lines_of(self._manifests[self._file_of(entry)]).place(self._cuts.place(entry))
 
     def _get(self, entry: int) -> dict[str, Any]:
-        return self._lines.get(self._numbers[entry])
+        return self._cuts.get(entry)
 
     def text(self, entry: int) -> str:
         """Return the texts of all supervisions."""
@@ -147,7 +161,7 @@ class LhotseUtterances:
 
     def file_of(self, entry: int) -> str:
         """Return the audio file, or the place in the shard."""
-        shard, _ = self._shards[self._lines.file_of(self._numbers[entry])]
+        shard, _ = self._shards[self._file_of(entry)]
         if shard:
             return "%s:%s" % (shard, self.tags[entry])
         source = _source(self._get(entry))["source"]
@@ -158,7 +172,7 @@ class LhotseUtterances:
     def samples(self, entry: int, features: AudioFeatures) -> tuple[NDArray[Any], int]:
         """Return samples and sample rate of a cut."""
         cut, name = self._get(entry), self.file_of(entry)
-        shard, path = self._shards[self._lines.file_of(self._numbers[entry])]
+        shard, path = self._shards[self._file_of(entry)]
         start = number_of_seconds(cut.get("start"), "start") or None
         if shard:
             offset, size = (int(number) for number in self._members[entry])
@@ -184,7 +198,7 @@ class LhotseUtterances:
         return hundredths(np.asarray(self._seconds))
 
     def close(self) -> None:
-        """Do nothing: an open manifest is part of the index."""
+        """Do nothing: shards are open only while they are read."""
 
 
 def _cut(line: Mapping[str, Any]) -> tuple[str, float]:

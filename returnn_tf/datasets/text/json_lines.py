@@ -5,7 +5,11 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+import os
+import tempfile
+import weakref
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from returnn_tf.config.errors import TextDataError, shown
@@ -56,6 +60,53 @@ class JsonLines:
         """Return the object of a line, see `entries`."""
         lines, index = self._line(number)
         return _parsed(lines.text(index), lines, index)
+
+
+class StoredObjects:
+    """Objects of many files in one temporary file without a name, by number; 16 bytes of memory for each."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="returnn_tf_text_")
+        weakref.finalize(self, self._file.close)  # datasets are not closed
+        self._ends = array("q", [0])
+        self._places = array("q")
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, content: Mapping[str, Any], place: int) -> None:
+        """Append an object; to be followed by `finish`.
+
+        :param place: a number to find it by, see `place`
+        :raises DataError: the disk is full
+        """
+        try:
+            self._ends.append(self._ends[-1] + self._file.write(json.dumps(content).encode()))
+        except OSError as exc:
+            raise self._error(exc) from exc
+        self._places.append(place)
+
+    def finish(self) -> None:
+        """Write what is in memory; DataError if the disk is full."""
+        try:
+            self._file.flush()
+        except OSError as exc:
+            raise self._error(exc) from exc
+
+    @staticmethod
+    def _error(exc: OSError) -> TextDataError:
+        text = "a temporary file in %r cannot be written: %s; TMPDIR chooses another folder"
+        return TextDataError(text % (tempfile.gettempdir(), exc.strerror or exc))
+
+    def place(self, number: int) -> int:
+        """Return the number with which an object was added."""
+        return self._places[number]
+
+    def get(self, number: int) -> dict[str, Any]:
+        """Return an object; threads may do so at the same time."""
+        start, end = self._ends[number], self._ends[number + 1]
+        found: dict[str, Any] = json.loads(os.pread(self._file.fileno(), end - start, start))
+        return found
 
 
 def _parsed(text: str, lines: TextLines, index: int) -> dict[str, Any]:
