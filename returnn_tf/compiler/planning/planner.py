@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.compiler.planning.checks import LayerError, check_source_dtypes, cycle_error, located, with_beam
@@ -24,7 +24,7 @@ from returnn_tf.compiler.planning.loop_checks import (
 from returnn_tf.compiler.planning.loop_memory import Answer, Facts, LoopInputs, Question
 from returnn_tf.compiler.planning.loop_termination import LoopTermination
 from returnn_tf.compiler.planning.losses import plan_loss
-from returnn_tf.compiler.planning.on_demand import Unit, references_of_part
+from returnn_tf.compiler.planning.order import PlanningOrder, Unit
 from returnn_tf.compiler.planning.parse import (
     LayerSpec,
     describe_place,
@@ -64,8 +64,6 @@ from returnn_tf.loops.plan import Ending, LoopPlan, PreviousValue
 from returnn_tf.tensor import Beam, Data, Dim
 from returnn_tf.tensor.expected_dims import check_dims
 
-#: Marks of layers: being planned, and planned.
-_OPEN, _DONE = "open", "done"
 #: Options about the parameters of a layer.
 _OPTIONS_OF_PARAMS = (
     "L2", "param_device", "param_dropout", "param_dropout_min_ndim", "param_variational_noise", "reuse_params",
@@ -118,17 +116,6 @@ class Place:
         return dataclasses.replace(self, depth=self.depth + 1, unit=Unit())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Open:
-    """A layer, here or inside of a subnetwork, whose dependencies are being planned.
-
-    :param rest: the further dependencies
-    """
-
-    name: str
-    rest: Iterator[str]
-
-
 class Planner(NetworkPlanner):
     """Plans one network dict, or those layers of the unit of a loop that are in one zone.
 
@@ -168,7 +155,9 @@ class Planner(NetworkPlanner):
         self._main = main
         self._extra_networks: dict[str, Planner] = {}
         self._nodes: dict[str, Node] = dict(given or {})
-        self._marks: dict[str, str] = dict.fromkeys(self._nodes, _DONE)
+        self._order = PlanningOrder(
+            scope, self._nodes, self._own_layer, place.unit, compilation.parse, in_loop=place.in_loop
+        )
         #: The nodes of layers that are being planned, or of which layers inside are needed before.
         self._begun: dict[str, Node] = {}
         #: The planners of the networks inside of these.
@@ -227,74 +216,14 @@ class Planner(NetworkPlanner):
 
     def planned(self, name: str) -> Optional[Node]:
         """Return a layer of this network if it is planned already, else None."""
-        return self._nodes[name] if self._marks.get(name) == _DONE else None
+        return self._nodes.get(name)
 
     def node(self, name: str) -> Node:
         """Return the planned layer of this network; plan it and its dependencies first if necessary."""
-        if name in self._nodes:
-            return self._nodes[name]
-        if self._marks.get(name) == _OPEN:  # its dependencies were being planned
-            self._plan_layer(self.scope.specs[name])
-            return self._nodes[name]
-        stack = [self._enter(name)]
-        while stack:
-            for dep in stack[-1].rest:
-                mark = self._marks.get(dep)
-                if mark == _OPEN:
-                    self._check_cycle([entry.name for entry in stack], dep)
-                if mark is None:
-                    stack.append(self._enter(dep))
-                    break
-            else:
-                current = stack.pop().name
-                if current not in self.scope.specs:
-                    self._marks[current] = _DONE
-                elif current not in self._nodes:
-                    self._plan_layer(self.scope.specs[current])
+        if name not in self._nodes:
+            for spec in self._order.of(name):
+                self._plan_layer(spec)
         return self._nodes[name]
-
-    def _enter(self, ref: str) -> _Open:
-        """Return a layer, or one inside of a subnetwork that is planned in parts, with its dependencies."""
-        name = self.scope.layer_of(ref)
-        assert name is not None
-        spec = self.scope.specs[name]
-        if spec.error is not None:
-            raise spec.error
-        self._marks[ref] = _OPEN
-        names, part = list(spec.references()), self.scope.part_of(ref, name)
-        if spec.cls.inner_network and (part or self.place.unit.in_progress):
-            names = list(references_of_part(spec, part or "output", self.compilation.parse))
-        if spec.options.get("target") and spec.options.get("n_out") is None and spec.options.get("out_dim") is None:
-            target = spec.options.get("target")  # its template gives the output size
-            names += [t for t in (target if isinstance(target, (list, tuple)) else [target]) if isinstance(t, str)]
-        return _Open(ref, iter([own for own in map(self._dependency, names) if own is not None]))
-
-    def _dependency(self, ref: str) -> Optional[str]:
-        """Return the layer that this planner plans for a reference, or only the part that is needed of a subnetwork."""
-        name = self._own_layer(ref)
-        if name is not None and self.scope.specs[name].cls.inner_network and self._is_partial(name):
-            return "/".join(filter(None, [name, self.scope.part_of(ref, name)]))
-        return name
-
-    def _check_cycle(self, open_names: list[str], again: str) -> None:
-        """Check that the last of some layers, each of which needs the next one, may need one of them again.
-
-        It may where one of them is a network: layers inside are planned when they are needed, so that a cycle is found
-        there.
-
-        :raises LayerError: it may not
-        """
-        cycle = open_names[open_names.index(again) :] if again in open_names else []
-        names = [self.scope.layer_of(name) or name for name in cycle]
-        if cycle and not any(self.scope.specs[name].cls.inner_network for name in names):
-            raise self._cycle(open_names, again)
-
-    def _cycle(self, open_names: list[str], again: str, *, around: bool = False) -> LayerError:
-        """Return the error about a cycle.
-
-        :param around: whether the names are paths, also of layers of other networks
-        """
-        return cycle_error("" if around else self.scope.path, open_names, again, in_loop=self.place.in_loop)
 
     def _own_layer(self, ref: str) -> Optional[str]:
         """Return the layer that this planner plans for a reference, or None."""
@@ -340,8 +269,8 @@ class Planner(NetworkPlanner):
             return self.extra_network(extra[0]).resolve(extra[1], where)
         name = self._own_layer(ref)
         if name is not None:
-            rest = self.scope.part_of(ref, name)
-            if name in self._planning or (rest and self._is_partial(name)):
+            rest = "" if ref == name else self.scope.part_of(ref, name)
+            if name in self._planning or (rest and self._order.is_partial(name)):
                 found = self._inside(name, rest or "output", where)
                 if found is not None:
                     return found
@@ -350,10 +279,6 @@ class Planner(NetworkPlanner):
         if ref == "data" or ref.startswith("data:"):
             return self._input(ref.partition(":")[2] or "data", where)
         raise self._unknown_layer(ref, where)
-
-    def _is_partial(self, name: str) -> bool:
-        """Return whether a layer is not planned, and planning it whole might need what is being planned now."""
-        return name not in self._nodes and (self._marks.get(name) == _OPEN or bool(self.place.unit.in_progress))
 
     def _inside(self, name: str, rest: str, where: str) -> Optional[Node]:
         """Return a layer inside of a layer that is not planned itself; None if it has to be planned first."""
@@ -428,17 +353,16 @@ class Planner(NetworkPlanner):
         while planners[-1].parent is not None:
             planners.append(planners[-1].parent)
         open_layers, partial = len(self.compilation.open_layers), len(self.place.unit.partial)
-        before = [(dict(planner._marks), dict(planner._begun)) for planner in planners]
+        before = [(set(planner._order.open), dict(planner._begun)) for planner in planners]
         try:
             node = self.resolve(ref, where)
             self.place.unit.complete(partial)
             return node
         except ConfigError:
             del self.place.unit.partial[partial:]
-            for planner, (marks, begun) in zip(planners, before):
+            for planner, (opened, begun) in zip(planners, before):
                 planner._begun = begun
-                for name in [n for n, mark in planner._marks.items() if mark == _OPEN and n not in marks]:
-                    del planner._marks[name]
+                planner._order.open &= opened
             del self.compilation.open_layers[open_layers:]
             return None
 
@@ -600,7 +524,7 @@ class Planner(NetworkPlanner):
 
     def _plan_layer(self, spec: LayerSpec) -> None:
         if spec.name in self._planning:
-            raise self._cycle(self.compilation.open_layers, spec.path, around=True)
+            raise cycle_error("", self.compilation.open_layers, spec.path, in_loop=self.place.in_loop)
         node = self._begin(spec)
         self._planning.add(spec.name)
         self.compilation.open_layers.append(spec.path)
@@ -615,7 +539,7 @@ class Planner(NetworkPlanner):
             self.compilation.open_layers.pop()
             unit.in_progress -= not spec.cls.inner_network
         self._begun.pop(spec.name, None)
-        self._marks[spec.name] = _DONE
+        self._order.open.discard(spec.name)
         layer = node.layer
         if self.parent is None and layer.initial_output is not None:
             if layer.iterates_unit or not layer.gives_initial_output():
