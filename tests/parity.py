@@ -38,7 +38,7 @@ def contents(name: str) -> set[Any]:
 
 
 def _contents_of(layers: Mapping[str, Any], around: str, task: Any) -> Iterator[Any]:
-    """Yield each class with the task, and with each option and kind of its value; all with the layer around it."""
+    """Yield each class, unit and loss, with the task and each option; all with the class of the layer around it."""
     for layer in layers.values():
         cls = layer["class"]
         yield around, cls, task
@@ -52,10 +52,8 @@ def _contents_of(layers: Mapping[str, Any], around: str, task: Any) -> Iterator[
                 yield from _contents_of(inner, cls if moved is None else "%s, moved: %s" % (cls, moved), task)
             elif isinstance(value, dict):
                 yield from ((around, cls, option, key) for key in value)
-            elif isinstance(value, (bool, type(None))) or (isinstance(value, str) and value not in layers):
-                yield around, cls, option, value if str(value).isidentifier() else "text"
-            else:
-                yield around, cls, option, type(value).__name__
+            else:  # units and losses are classes, too
+                yield around, cls, option, value if option in ("unit", "loss") else None
 
 
 def _is_layer(value: Any) -> bool:

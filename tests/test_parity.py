@@ -1,6 +1,6 @@
 """Numbers of the reference implementation: outputs, lengths, losses and gradients of small networks.
 
-In `make test` are those that have all classes and options of all, in the loop and moved out of it.
+In `make test` are few that have all classes, units, losses and options of all, in the loop and moved out of it.
 """
 
 from __future__ import annotations
