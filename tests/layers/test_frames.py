@@ -183,6 +183,7 @@ def test_fill_with_dropout(train):
         kept = frames[(frames != 9).any(1)]
         np.testing.assert_array_equal(kept, X[b, :n])
         assert (len(frames) == 3 * n) if not train else n <= len(frames) <= 3 * n
+    assert not train or sum(LENS) < sum(result.sizes[1]) < 3 * sum(LENS)
     assert result.value.shape[1] == result.sizes[1].max()
 
 

@@ -19,15 +19,15 @@ def stats(net, prefix="output/batch_norm/v2_"):
     return values[prefix + "mean"].ravel(), values[prefix + "variance"].ravel()
 
 
-@pytest.mark.parametrize("masked", [True, False])
-def test_running_statistics_move_in_training_only(masked):
+@pytest.mark.parametrize("masked, options, share", [(True, {"momentum": 0.25}, 0.25), (False, {}, 0.1)])
+def test_running_statistics_move_in_training_only(masked, options, share):
     frames = FRAMES if masked else X.reshape(-1, 3)
-    net = net_of({"output": batch_norm(masked_time=masked, momentum=0.25)}, train=True)
+    net = net_of({"output": batch_norm(masked_time=masked, **options)}, train=True)
     value = net.run(feed()).layers["output"].value
     expected = (X - frames.mean(0)) / np.sqrt(frames.var(0) + 1e-3)
     np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
     for got, start, batch in zip(stats(net), (0, 1), (frames.mean(0), frames.var(0))):
-        np.testing.assert_allclose(got, start + 0.25 * (batch - start), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(got, start + share * (batch - start), rtol=1e-4, atol=1e-6)
     net = net_of({"output": batch_norm(masked_time=masked)})
     np.testing.assert_allclose(net.run(feed()).layers["output"].value, X / np.sqrt(1 + 1e-3), rtol=1e-5)
     assert stats(net)[0].tolist() == [0, 0, 0] and stats(net)[1].tolist() == [1, 1, 1]
