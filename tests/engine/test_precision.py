@@ -71,7 +71,7 @@ def reference() -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(PRECISIONS))
+@pytest.mark.parametrize("name", usual(sorted(PRECISIONS), set(PRECISIONS) - {"bfloat16"}))
 def test_trains_alike(name: str, reference: list[float]) -> None:
     """The loss falls as in float32, though it is not the same; the parameters keep their type."""
     trainer = _trainer(**PRECISIONS[name])

@@ -196,11 +196,13 @@ def test_batch_of_one_and_new_lengths(case: Case) -> None:
             assert result.axes[0] == "B"
 
 
-#: What has no parameters takes nothing from a checkpoint.
+#: What has no parameters takes nothing from a checkpoint; those of the examples of losses are of a linear layer.
 WITH_PARAMS = [case for case in EVAL if _has_params(case.rpartition("-")[0])]
 
 
-@pytest.mark.parametrize("case", usual(EVAL, WITH_PARAMS), indirect=True, scope="module")
+@pytest.mark.parametrize(
+    "case", usual(EVAL, [case for case in WITH_PARAMS if case.startswith("layer:")]), indirect=True, scope="module"
+)
 def test_checkpoint_and_second_lowering(case: Case, tmp_path: Path) -> None:
     """Another network of the same plan, with other initial values, computes the same once it has read a checkpoint."""
     case.net.set_param_values(case.values)

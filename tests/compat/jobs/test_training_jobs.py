@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
 import sys
 from typing import Any
 
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from returnn_tf.cli.main import main
 from returnn_tf.datasets import Dataset
 from tests.compat.jobs.manager import (
-    ROOT,
     STAGED,
     Job,
     best_checkpoint,
@@ -93,7 +92,7 @@ def run_graph(prefix: pathlib.Path, **arrays: Any) -> Any:
 
 @pytest.mark.slow
 def test_training_and_what_follows(tmp_path: pathlib.Path) -> None:
-    """Train, be interrupted and resume, take the best epoch and averages, forward; two in processes of their own."""
+    """Train, be interrupted and resume, take the best epoch and averages, forward; one in a process of its own."""
     job = training(Job(tmp_path / "train"), num_epochs=1)
     assert "Saved" in job.run()
     first = check_outputs(job, 1)
@@ -110,14 +109,13 @@ def test_training_and_what_follows(tmp_path: pathlib.Path) -> None:
     best = best_checkpoint(models, job.work / "learning_rates", "dev_score", tmp_path / "best")
     assert best == 2
 
-    # the average: links are made before their targets; the environment is all but empty
+    # the average: links are made before their targets
     average = tmp_path / "average"
     average.mkdir()
     for suffix in SUFFIXES:
         (average / ("average." + suffix)).symlink_to(average / ("epoch.001." + suffix))
-    command = [sys.executable, str(ROOT / "tools/tf_avg_checkpoints.py"), "--checkpoints", "001,002"]
-    command += ["--prefix", str(models / "epoch."), "--output_path", str(average / "epoch.001")]
-    subprocess.run(command, env={"CUDA_VISIBLE_DEVICES": ""}, cwd=average, check=True, capture_output=True)
+    arguments = ["--prefix", str(models / "epoch."), "--output_path", str(average / "epoch.001")]
+    assert main(["tool", "tf_avg_checkpoints", "--checkpoints", "001,002", *arguments]) == 0
     reader = tf.train.load_checkpoint(str(average / "average"))
     readers = [tf.train.load_checkpoint(str(models / ("epoch.%03d" % epoch))) for epoch in (1, 2)]
     mean = (readers[0].get_tensor("output/W") + readers[1].get_tensor("output/W")) / 2

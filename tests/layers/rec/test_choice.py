@@ -36,7 +36,11 @@ def same(found: list[Any], others: list[Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{}, {"length_normalization_exponent": 0.7}, {"length_normalization": False}],
+    [
+        pytest.param({}, marks=pytest.mark.long),
+        {"length_normalization_exponent": 0.7},
+        {"length_normalization": False},
+    ],
     ids=["normalized", "exponent", "plain"],
 )
 def test_independent_of_the_batch(options: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from returnn_tf.util.lazy_tf import tf
 from tests.layers.nets import feed, net_of
 
 IN = 3
-LENGTHS = [7, 3, 0, 5]
+LENGTHS = [5, 3, 0, 4]
 
 #: Unit, n_out, unit_opts: a row for each form of a unit, the one that runs in whole networks first.
 UNITS: list[tuple[str, int, dict[str, Any]]] = [
