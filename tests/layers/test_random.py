@@ -59,6 +59,10 @@ DRAWS = {
 }
 
 
+def test_in_the_precision_of_the_network():
+    assert template({"output": {**NORMAL, "shape": [batch_dim, FEATURE]}}, float_dtype="float64").dtype == "float64"
+
+
 @pytest.mark.parametrize("name", DRAWS)
 def test_numbers_of_each_run_are_those_of_a_generator(name):
     options, expected = DRAWS[name]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.tensor import SpatialDim
-from tests.layers.nets import FEATURE, LENS, STATIC, fails, feed, net_of, output, run
+from tests.layers.nets import FEATURE, LENS, STATIC, fails, feed, net_of, output, run, template
 
 
 def sinusoids(position: Any, channels: int) -> Any:
@@ -23,6 +23,11 @@ def test_positional_encoding(source: str, n_out: int) -> None:
     assert list(result.axes) == ["B", "T", "F"]
     expected = np.broadcast_to(sinusoids(np.arange(4), n_out), (3, 4, n_out))
     np.testing.assert_allclose(result.value, expected, atol=1e-5)
+
+
+def test_in_the_precision_of_the_network() -> None:
+    layer = {"class": "positional_encoding", "n_out": 4, "from": "data:labels"}
+    assert template({"output": layer}, float_dtype="float64").dtype == "float64"
 
 
 @pytest.mark.parametrize("source", ["data", "wide"])
