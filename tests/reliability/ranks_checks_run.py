@@ -6,18 +6,21 @@ What a check returns or raises goes, by name, into ``rank<n>.json`` in the folde
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from typing import Any
 
 import returnn_tf
 from returnn_tf.engine.distributed import world as worlds
+from tests.loading import fork_loading
 from tests.reliability import ranks_checks_ends  # noqa: F401  adds its checks
 from tests.reliability.ranks_checks import CHECKS, FOLDER
 
 
 def main() -> None:
     """Run all checks, or those named on the command line."""
+    fork_loading()
     world = worlds.start(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
     results: dict[str, Any] = {}
     folder = FOLDER.resolve()
@@ -36,3 +39,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # Python's own end takes a second of computing with TensorFlow
