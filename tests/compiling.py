@@ -27,8 +27,7 @@ def compile_cached(command: Sequence[str], sources: Sequence[str], to: str = "")
     :param command: the compiler and its flags, without sources and ``-o``
     :param to: path of the result; by default the sources are only checked
     """
-    folder = _folder()
-    kept = folder / _key(command, sources)
+    kept = _folder() / _key(command, sources)
     if kept.exists():
         os.utime(kept)
         if to:
@@ -38,15 +37,7 @@ def compile_cached(command: Sequence[str], sources: Sequence[str], to: str = "")
     flags = [word for word in command if not _for_linker(word)]
     done = _run([*flags, *sources, *(["-o", to] if to else []), *libraries])
     if done.returncode == 0:
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            pass
-        if to:
-            shutil.copy(to, file.name)
-        os.replace(file.name, kept)
-        for path in folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another process renames and deletes, too
-                if path.stat().st_mtime < time.time() - _DAYS * 24 * 60 * 60:
-                    path.unlink()
+        _keep(kept, lambda path: shutil.copy(to, path) if to else None)
     return done
 
 
@@ -64,11 +55,24 @@ def text_cached(command: Sequence[str], make: Callable[[], str], folders: Sequen
     kept = _folder() / hashlib.sha256("\0".join(parts).encode("utf8")).hexdigest()
     if not kept.exists():
         text = make()
-        with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf8") as file:
-            file.write(text)
-        os.replace(file.name, kept)
+        _keep(kept, lambda path: path.write_text(text, "utf8"))
     os.utime(kept)
     return kept.read_text("utf8")
+
+
+def _keep(kept: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
+    """Put a file into the cache, whole or not at all, and delete the old ones.
+
+    :param write: fills the file, which is renamed after that
+    """
+    with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
+        pass
+    write(pathlib.Path(file.name))
+    os.replace(file.name, kept)
+    for path in kept.parent.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process renames and deletes, too
+            if path.stat().st_mtime < time.time() - _DAYS * 24 * 60 * 60:
+                path.unlink()
 
 
 def _folder() -> pathlib.Path:
