@@ -86,6 +86,23 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def fork_children() -> None:
+    """Fork also the Python programs that this program starts by ``subprocess.run`` with streams of its own."""
+    fresh = subprocess.run
+
+    def forked(command: Sequence[str], **options: Any) -> Any:
+        if command[0] != sys.executable or not options.keys() <= {"cwd", "env", "check"}:
+            return fresh(command, **options)
+        done = run(command[1:], cwd=options.get("cwd"), env=options.get("env"))
+        sys.stdout.write(done.stdout)
+        sys.stderr.write(done.stderr)
+        if options.get("check"):
+            done.check_returncode()
+        return done
+
+    subprocess.run = forked  # type: ignore[assignment]
+
+
 def run_check(program: str, arguments: Sequence[str], cwd: str) -> tuple[int, str]:
     """Run the program that computes an example with an export, in place of a fresh process."""
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
@@ -153,8 +170,8 @@ def serve() -> NoReturn:
     fork_loading()
     returnn_tf.export.saved_model.run._run_program = run_check
     sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        del sys.modules[name]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests" and name != __name__]:
+        del sys.modules[name]  # what a program imports itself; it finds the server here
 
     for line in open(0, "rb", buffering=0, closefd=False):
         if not line.strip():

@@ -13,6 +13,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 DEMOS = os.path.join(ROOT, "demos")
 sys.path.insert(0, os.path.join(DEMOS, "digits"))
 
+#: Runs a program which runs the steps of a demo as programs.
+_WITH_STEPS = """
+import os, runpy, sys
+from tests.processes import fork_children
+fork_children()
+del sys.argv[0]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 
 @pytest.fixture
 def run_demo(tmp_path):
@@ -22,6 +32,8 @@ def run_demo(tmp_path):
     """
 
     def run(*arguments: str) -> str:
+        if os.path.basename(arguments[0]) == "run.py":
+            arguments = ("-c", _WITH_STEPS, *arguments)
         path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
         done = processes.run(arguments, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
         output = done.stdout + done.stderr
