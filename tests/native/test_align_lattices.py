@@ -45,6 +45,7 @@ def draw_transducer(batch, frames, n_labels, classes, seed=1):
     return scores, lens, rng.randint(1, classes, (batch, n_labels)).astype("int32"), label_lens
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("label_takes_frame", [False, True])
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)

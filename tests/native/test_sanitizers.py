@@ -34,7 +34,7 @@ def test_sanitizers(name, sanitizer, target, tmp_path):
     except NativeOpError as exc:
         pytest.skip(str(exc))
     program = str(tmp_path / "driver")
-    command = [*compiler, "-std=c++17", "-O1", "-g1", "-pthread", "-fsanitize=" + sanitizer]
+    command = [*compiler, "-std=c++17", "-O0", "-g1", "-pthread", "-fsanitize=" + sanitizer]
     command += ["-fno-sanitize-recover=all", *TARGETS[target], "-I", source_folder()]
     built = compile_cached(command, [driver, *kernels], program)
     if "cannot find" in built.stderr and "san" in built.stderr:

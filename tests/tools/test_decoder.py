@@ -1,18 +1,19 @@
-"""A program in C++, without any Python, loads a native op compiled ahead of time and runs a saved graph with it.
+"""A program in C++, without any Python, loads a native op and runs a saved graph with it.
 
 The graph is written by hand: the subject is the op in a saved model, not how a network becomes one.
 """
 
 import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
 from returnn_tf.native import lstm_ops, native_lstm
+from returnn_tf.native.build import build
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.sources import OPS
 from returnn_tf.native.toolchain import find_toolchain
 from returnn_tf.util.lazy_tf import tf
 from tests.compiling import compile_cached
@@ -21,7 +22,6 @@ from tests.native import reference
 pytestmark = pytest.mark.slow  # compiles a program with TensorFlow
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TOOL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools", "compile_native_op.py")
 FRAMES, BATCH, UNITS = 5, 3, 7
 
 
@@ -42,10 +42,9 @@ def program(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    to = str(tmp_path_factory.mktemp("op") / "rtf_lstm.so")
-    subprocess.run([sys.executable, TOOL, "lstm", "--output", to], check=True, capture_output=True)
-    return to
+def library():
+    """Return the library in the cache, which `tests/compat/tools/test_compile_native_op.py` compiles elsewhere."""
+    return build(OPS["lstm"])[0]
 
 
 @pytest.fixture(scope="module")
