@@ -85,6 +85,7 @@ print(*sorted(os.waitstatus_to_exitcode(os.waitpid(builder, 0)[1]) for builder i
 """
 
 
+@pytest.mark.slow
 def test_many_processes_compile_once(tiny):
     """All at once, as they are forked from one that has imported TensorFlow."""
     done = run(["-c", IN_PROCESSES, str(tiny / "sources")])

@@ -434,6 +434,7 @@ UNKNOWN_END = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network, has_end, errors",
     [
@@ -480,6 +481,7 @@ def test_end_labels(end: dict[str, Any], expected: set[int]) -> None:
     assert end_labels(plan, by_path["decision"], classes) == end_labels(plan, by_path["output"], classes) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names, words", [("_abc", False), (" abc", True)])
 def test_words_of_characters(names: str, words: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Where none of them is a space, a sequence would be a single word."""

@@ -215,6 +215,7 @@ def test_the_log_tells_the_rates_of_the_steps(capsys: pytest.CaptureFixture[str]
     assert text.count(", learning rate of the steps 0.002, ") == 2
 
 
+@pytest.mark.slow
 def test_names_of_several_losses(capsys: pytest.CaptureFixture[str]) -> None:
     """As in the learning-rate file: those of the layers."""
     hidden = {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}
@@ -257,6 +258,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(capsys: pytest.CaptureFixtur
     assert sorted(find_checkpoints("net/network")) == [1, 2, 3] and checkpoint.validate("net/network.002") is None
 
 
+@pytest.mark.slow
 def test_an_epoch_without_scores_is_evaluated_when_going_on() -> None:
     run(num_epochs=1)
     text = pathlib.Path("newbob.data").read_text()
@@ -283,6 +285,7 @@ def test_a_learning_rate_file_of_another_run_is_reported(capsys: pytest.CaptureF
     assert "net/network.003 have different rates or training scores of epoch 1, so the file is that of another" in out
 
 
+@pytest.mark.slow
 def test_only_some_epochs_are_saved_and_old_ones_deleted() -> None:
     run(num_epochs=5, save_interval=2, tf_log_dir=None, save_epoch1_initial_model=True)
     assert sorted(find_checkpoints("net/network")) == [0, 2, 4, 5] and not os.path.exists("net/events")
@@ -290,11 +293,13 @@ def test_only_some_epochs_are_saved_and_old_ones_deleted() -> None:
     assert sorted(find_checkpoints("net/network")) == [0, 5]
 
 
+@pytest.mark.slow
 def test_clean_up_while_training_keeps_two() -> None:
     run(num_epochs=4, cleanup_old_models={"keep_last_n": 1, "keep_best_n": 0, "keep": []})
     assert sorted(find_checkpoints("net/network")) == [3, 4]
 
 
+@pytest.mark.slow
 def test_clean_up_that_a_killed_run_has_not_done_is_done_when_going_on() -> None:
     """It follows the last evaluation, so that a run killed within that has all epochs, and nothing to train."""
     run(num_epochs=4)
@@ -302,6 +307,7 @@ def test_clean_up_that_a_killed_run_has_not_done_is_done_when_going_on() -> None
     assert sorted(find_checkpoints("net/network")) == [3, 4]
 
 
+@pytest.mark.slow
 def test_evaluation_of_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     run(num_epochs=2)
     trained = read_file("newbob.data")[1].error
@@ -312,6 +318,7 @@ def test_evaluation_of_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Loaded net/network.001" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_initial_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(task="initialize_model", model="net/init") == 0
     values = checkpoint.read("net/init")
@@ -321,6 +328,7 @@ def test_initial_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(find_checkpoints("net/network")) == [1]
 
 
+@pytest.mark.slow
 def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint() -> None:
     data = [{"data": np.ones((4, 9), "float32"), "classes": np.zeros(4, "int32")} for _ in range(4)]
     good = {"class": "StaticDataset", "data": data, "output_dim": {"data": (9, 2), "classes": (2, 1)}}
@@ -391,6 +399,7 @@ def test_mistakes_are_explained_and_nothing_is_written(changes: dict[str, Any], 
     assert not find_checkpoints("net/network") and not os.path.exists("newbob.data")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_network_is_an_error() -> None:
     run(num_epochs=1)
     network = dict(Config.from_file("my.config").typed("network"))
