@@ -151,22 +151,28 @@ def _end_forked(pid: int, requests: BinaryIO) -> None:
         os.waitpid(pid, 0)
 
 
-def serve() -> NoReturn:
-    """Fork for each line of the input. In the new process this runs the program, and ends with it."""
+def import_all() -> None:
+    """Import TensorFlow and what programs use of the package, for the processes that are forked from this one."""
     import h5py  # noqa: F401
     import tensorflow  # noqa: F401
 
     import returnn_tf.cli.main
     import returnn_tf.cli.run
-    import returnn_tf.export.saved_model.run
     from returnn_tf.datasets.core.registry import DATASETS
     from returnn_tf.graph.registry import LAYERS
     from returnn_tf.tasks.registry import TASKS
-    from tests.loading import fork_loading
 
     assert returnn_tf.Network and returnn_tf.Trainer  # which are imported when they are used
     for registry in (DATASETS, LAYERS, TASKS):  # as are their modules
         registry.load()
+
+
+def serve() -> NoReturn:
+    """Fork for each line of the input. In the new process this runs the program, and ends with it."""
+    import returnn_tf.export.saved_model.run
+    from tests.loading import fork_loading
+
+    import_all()
     fork_loading()
     returnn_tf.export.saved_model.run._run_program = run_check
     sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]

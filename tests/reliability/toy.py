@@ -19,11 +19,11 @@ from typing import Any, Optional
 
 import numpy as np
 
-import returnn_tf
 from returnn_tf.cli.main import main as returnn_tf_main
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
 from tests.loading import fork_loading
+from tests.processes import import_all
 from tests.results import reproducible
 from tests.waiting import LONG, until
 
@@ -242,9 +242,7 @@ def _fork_run(folder: str, args: list[str], own_process: bool) -> int:
 
 def _serve() -> None:
     """Fork a run for each line of the input, and report its process id and, later, how it ended."""
-    import tensorflow  # noqa: F401  this is what takes the time
-
-    assert returnn_tf.Network and returnn_tf.Trainer  # which are imported when they are used
+    import_all()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = open(0, "rb", buffering=0)  # unbuffered, so that select sees what is left
     running: list[int] = []
