@@ -34,11 +34,12 @@ def test_sanitizers(name, sanitizer, target, tmp_path):
     except NativeOpError as exc:
         pytest.skip(str(exc))
     program = str(tmp_path / "driver")
-    command = [*compiler, "-std=c++17", "-O0", "-g1", "-pthread", "-fsanitize=" + sanitizer]
+    optimization = "-O1" if sanitizer == "thread" else "-O0"  # running takes longer than compiling there
+    command = [*compiler, "-std=c++17", optimization, "-g1", "-pthread", "-fsanitize=" + sanitizer]
     command += ["-fno-sanitize-recover=all", *TARGETS[target], "-I", source_folder()]
     built = compile_cached(command, [driver, *kernels], program)
     if "cannot find" in built.stderr and "san" in built.stderr:
         pytest.skip("the compiler comes without the sanitizer: %s" % sanitizer)
     assert built.returncode == 0, built.stderr
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.strip() == "good", done.stdout + done.stderr
+    assert done.stdout.strip() == "good" and done.returncode == 0, done.stdout + done.stderr  # 66: a race was told
