@@ -92,8 +92,22 @@ def test_two_ranks_requeued_three_times(slurm, tmp_path):  # noqa: F811
     mpirun = ["env", *("%s=%s" % item for item in _ROOT_MAY.items()), "mpirun", "-np", "2", "-bind-to", "none"]
     command = [*mpirun, "-oversubscribe", sys.executable, "-m", "returnn_tf"]
     expected = _undisturbed(tmp_path / "undisturbed", command, use_horovod=True)
-    options = ["--tasks", "2", "--setup", "PATH=%s:$PATH" % path]
+    options = ["--tasks", "2", "--launcher", "mpirun", "--setup", "PATH=%s:$PATH" % path]
     job = _submit(slurm, tmp_path, *options)
     for restart in range(3):
         _disturb(slurm, job, tmp_path, restart, slurm.requeue)
     _ended_alike(slurm, job, tmp_path, expected, restarts=3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", ["srun", "launch"])
+def test_two_ranks_of_tensorflow_requeued_by_slurm_and_by_themselves(launcher, slurm, tmp_path):  # noqa: F811
+    """All ranks get SIGTERM of Slurm at the same time, SIGUSR1 by what started them."""
+    toy.write_config(tmp_path, fault=("step", _STEPS, 2), **_SIZE)
+    command = [sys.executable, "-m", "returnn_tf", "launch", "--processes", "2"]
+    expected = _undisturbed(tmp_path / "undisturbed", command)
+    job = _submit(slurm, tmp_path, "--tasks", "2", "--launcher", launcher)
+    _disturb(slurm, job, tmp_path, 0, slurm.requeue)
+    _disturb(slurm, job, tmp_path, 1, slurm.warn)
+    _ended_alike(slurm, job, tmp_path, expected, restarts=2)
+    assert "2 processes train together, connected by TensorFlow: rank 0/2" in slurm.log_of(job)
