@@ -95,13 +95,19 @@ class StepBoundary:
         save()
         self._world.committed()
         if requests:
-            self._saver.wait()
+            self._wait_until_saved()
             saved = "its state is saved" if self._saver.model else "nothing is saved, for the config has no model"
             raise self._stopped(*requests[0], "within the epoch; %s" % saved)
         reasons = [reason for reason in self._world.gather(self._reason) if reason]
         if reasons:
-            self._saver.wait()
+            self._wait_until_saved()
             raise EndRequested(reasons[0])
+
+    def _wait_until_saved(self) -> None:
+        """Wait until the state is on disk, in all processes: what started them may kill the rest when one has ended."""
+        self._world.heartbeat.long_phase("saving")
+        self._saver.wait()
+        self._world.barrier("the state to be saved")
 
     def until_signal(self, batches: Iterable[Any]) -> Iterable[Any]:
         """Return the batches of an evaluation; with several processes, they end early in one that gets a signal.
