@@ -6,18 +6,19 @@ import contextlib
 import dataclasses
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 import pytest
 
+from returnn_tf._version import __version__
 from returnn_tf.config import DataError
 from returnn_tf.engine.distributed import rendezvous
 from returnn_tf.engine.distributed.membership import Membership
-from tests.waiting import LONG
+from tests.waiting import LONG, until
 
 HERE = socket.gethostname()
+_HELLO = b"0" * 32 + b"00000002"  # of rank 2
 
 
 def free_ports(number: int) -> list[int]:
@@ -41,8 +42,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "_PAUSE", 0.02)
 
 
-def meet(members: list[Membership], timeout: float = LONG) -> list[Any]:
-    """Return what each of the ranks gets: the hosts or its error."""
+def meet(members: list[Membership], timeout: float = LONG, stranger: Optional[Callable[..., Any]] = None) -> list[Any]:
+    """Return what each of the ranks gets: the hosts or its error.
+
+    :param stranger: called with the leader, which has started by then; the other ranks come later
+    """
     results: list[Any] = [None] * len(members)
 
     def run(index: int) -> None:
@@ -52,7 +56,10 @@ def meet(members: list[Membership], timeout: float = LONG) -> list[Any]:
             results[index] = str(exc)
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(len(members))]
-    for thread in reversed(threads):  # the leader is the last one
+    if stranger is not None:
+        threads[0].start()
+        stranger(members[0])
+    for thread in threads[:0:-1] + threads[:1] * (stranger is None):  # the leader is the last one
         thread.start()
     for thread in threads:
         thread.join(LONG)
@@ -66,6 +73,14 @@ def the_error(results: list[Any]) -> str:
 
 
 def test_all_learn_the_hosts(members: list[Membership]) -> None:
+    assert meet(members) == [[HERE] * 3] * 3
+
+
+def test_ranks_on_several_hosts(members: list[Membership]) -> None:
+    """Reached at their own addresses, not only at that by which a machine reaches itself."""
+    ports = [address.rpartition(":")[2] for address in members[0].addresses]
+    addresses = tuple("127.0.0.%d:%s" % (rank + 2, port) for rank, port in enumerate(ports))
+    members = [dataclasses.replace(member, addresses=addresses, local_rank=0, local_size=1) for member in members]
     assert meet(members) == [[HERE] * 3] * 3
 
 
@@ -91,21 +106,21 @@ def test_ports_that_the_launcher_holds(members: list[Membership]) -> None:
 @pytest.mark.parametrize("missing", [1, 2])
 def test_a_rank_that_never_starts(members: list[Membership], missing: int) -> None:
     del members[missing]
-    assert the_error(meet(members, 0.5)).startswith(
-        "1 of 3 ranks have not started within 0.5 s: rank %d (127.0.0.1)" % missing
+    assert the_error(meet(members, 2.0)).startswith(
+        "1 of 3 ranks have not started within 2 s: rank %d (127.0.0.1)" % missing
     )
 
 
 def test_many_ranks_that_never_start(members: list[Membership]) -> None:
     addresses = members[0].addresses + tuple("127.0.0.1:%d" % port for port in range(1, 30))
     members = [dataclasses.replace(member, size=32, local_size=32, addresses=addresses) for member in members]
-    text = the_error(meet(members, 0.5))
+    text = the_error(meet(members, 2.0))
     assert "29 of 32 ranks have not started" in text and "ranks 3 (127.0.0.1), 4 (" in text and text.endswith(", ...")
 
 
 def test_the_leader_never_starts(members: list[Membership]) -> None:
-    for text in meet(members[1:], 0.5):
-        assert text.startswith("Rank 0 at %s has not been reached within 0.5 s: " % members[0].addresses[0])
+    for text in meet(members[1:], 2.0):
+        assert text.startswith("Rank 0 at %s has not been reached within 2 s: " % members[0].addresses[0])
 
 
 @contextlib.contextmanager
@@ -162,37 +177,43 @@ def test_a_rank_started_twice(members: list[Membership], monkeypatch: pytest.Mon
     assert the_error(results).startswith("Rank 1 was started twice: as process ")
 
 
-def _says(content: bytes, close: bool = True) -> Callable[[Any], Optional[socket.socket]]:
-    def visit(member: Membership) -> Optional[socket.socket]:
-        host, port = member.addresses[0].split(":")
-        end = time.monotonic() + LONG
-        while True:
-            try:
-                link = socket.create_connection((host, int(port)), timeout=LONG)
-                break
-            except OSError:
-                assert time.monotonic() < end
-                time.sleep(0.01)
-        link.sendall(content)
-        if close:
-            link.close()
-            return None
-        return link
+@contextlib.contextmanager
+def saying(content: bytes) -> Iterator[Callable[[Membership], None]]:
+    """Return a function that connects to a leader and sends something; the connection lasts as long as the context."""
+    with contextlib.ExitStack() as links:
 
-    return visit
+        def visit(leader: Membership) -> None:
+            host, port = leader.addresses[0].split(":")
+            connected: list[socket.socket] = []
+
+            def connect() -> bool:
+                with contextlib.suppress(OSError):
+                    connected.append(links.enter_context(socket.create_connection((host, int(port)), timeout=LONG)))
+                return bool(connected)
+
+            until(connect, "the leader does not listen")
+            connected[0].sendall(content)
+
+        yield visit
 
 
 def test_a_rank_that_ends_early(members: list[Membership]) -> None:
-    hello = b"0" * 32 + b"00000002" + b'{"host": "b", "pid": 7, "versions": {}, "fault": ""}\n'
-    thread = threading.Thread(target=_says(hello), args=(members[0],))
-    thread.start()
-    assert the_error(meet(members[:2])) == "Rank 2 on b (process 7) has ended before all ranks had started"
-    thread.join(LONG)
+    def visit(leader: Membership) -> None:
+        with saying(_HELLO + b'{"host": "b", "pid": 7, "versions": {}, "fault": ""}\n') as say:
+            say(leader)
+
+    assert the_error(meet(members[:2], LONG, visit)) == "Rank 2 on b (process 7) has ended before all ranks had started"
+
+
+def test_a_version_that_says_something_else(members: list[Membership]) -> None:
+    with saying(_HELLO + b'{"host": "b", "new": 1}\n') as say:
+        text = the_error(meet(members[:2], LONG, say))
+    assert "returnn_tf: %s on ranks 0 (%s), 1 (%s); another version on rank 2 (b)" % (__version__, HERE, HERE) in text
 
 
 def test_ranks_with_other_addresses_are_named_as_a_cause(members: list[Membership]) -> None:
     other = dataclasses.replace(members[2], token="1" * 32)
-    results = meet([members[0], members[1], other], 1.0)
+    results = meet([members[0], members[1], other], 2.0)
     assert "rank 2 (127.0.0.1). 1 connections to %s were not of this run" % members[0].addresses[0] in results[0]
     assert results[1] == results[0]
     assert results[2].startswith("Rank 0 at %s has ended before all ranks had started" % members[0].addresses[0])
@@ -200,11 +221,5 @@ def test_ranks_with_other_addresses_are_named_as_a_cause(members: list[Membershi
 
 @pytest.mark.parametrize("content", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"0" * 32 + b"00000001null\n"])
 def test_strangers_keep_nobody_out(members: list[Membership], content: bytes) -> None:
-    links: list[Any] = []
-    thread = threading.Thread(target=lambda: links.append(_says(content, close=False)(members[0])))
-    thread.start()
-    time.sleep(0.05)
-    assert meet(members) == [[HERE] * 3] * 3
-    thread.join(LONG)
-    for link in links:
-        link.close()
+    with saying(content) as say:
+        assert meet(members, LONG, say) == [[HERE] * 3] * 3

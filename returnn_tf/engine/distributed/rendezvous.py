@@ -78,6 +78,14 @@ def versions() -> dict[str, str]:
     return {"Python": python, "TensorFlow": str(tf.__version__), "returnn_tf": __version__}
 
 
+def _arrival(message: dict[str, Any]) -> Arrival:
+    """Return what a rank says, which may be of a version that says something else."""
+    try:
+        return Arrival(**message)
+    except TypeError:
+        return Arrival(str(message.get("host")), 0, {"returnn_tf": "another version"}, "")
+
+
 @dataclass(frozen=True)
 class _Verdict:
     """The answer of the leader: the hosts by rank, or an error."""
@@ -134,7 +142,7 @@ class _Leader:
             return
         link.setblocking(False)
         self._links.append((rank, link))
-        arrival = Arrival(**message)
+        arrival = _arrival(message)
         before = self._arrived.setdefault(rank, arrival)
         if before is not arrival:
             self._error = self._error or "Rank %d was started twice: as process %d on %s and as process %d on %s" % (
@@ -209,7 +217,7 @@ def _ask(member: Membership, own: Arrival, timeout: float) -> _Verdict:
             "ranks were started with the same addresses"
             % leader,
         )
-    return _Verdict(**message)
+    return _Verdict(message.get("hosts", []), str(message.get("error", "")))
 
 
 def _reached(member: Membership, seconds: float) -> socket.socket:
