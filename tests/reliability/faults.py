@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.checkpoints.saver import Saver
+from returnn_tf.engine.distributed import world
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.support import signals
@@ -91,6 +92,6 @@ def _wait_for_a_signal(processes: int) -> None:
     Of several ranks one does.
     """
     number = len(list(pathlib.Path().glob("waiting.*")))
-    if number < processes and os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
+    if number < processes and (world.of_process() or (0,))[0] == 0:
         pathlib.Path("waiting.%d" % number).write_text("")
         until(lambda: signals._listening[-1].signum is not None)

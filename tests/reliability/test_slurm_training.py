@@ -17,6 +17,7 @@ from tests.reliability.slurm_node import slurm  # noqa: F401  a fixture
 pytestmark = pytest.mark.slow  # each starts processes
 
 _STEPS = 150  # of each start that is interrupted; an epoch has 140, so that each comes to another one
+_STEPS_OF_TWO = 80  # likewise, of each of two ranks
 _SIZE = {
     "train": {"class": "Task12AXDataset", "num_seqs": 250, "seq_ordering": "random"},
 }
@@ -87,7 +88,7 @@ def test_one_process_requeued_by_slurm_and_by_itself(slurm, tmp_path, longer_und
 @pytest.mark.long
 def test_two_ranks_requeued_three_times(slurm, tmp_path):  # noqa: F811
     ranks_runs.launcher("mpirun")
-    toy.write_config(tmp_path, fault=("step", _STEPS, 3), **_SIZE)
+    toy.write_config(tmp_path, fault=("step", _STEPS_OF_TWO, 3), **_SIZE)
     path = pathlib.Path(sys.executable).parent
     mpirun = ["env", *("%s=%s" % item for item in _ROOT_MAY.items()), "mpirun", "-np", "2", "-bind-to", "none"]
     command = [*mpirun, "-oversubscribe", sys.executable, "-m", "returnn_tf"]
@@ -103,7 +104,7 @@ def test_two_ranks_requeued_three_times(slurm, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("launcher", ["srun", "launch"])
 def test_two_ranks_of_tensorflow_requeued_by_slurm_and_by_themselves(launcher, slurm, tmp_path):  # noqa: F811
     """All ranks get SIGTERM of Slurm at the same time, SIGUSR1 by what started them."""
-    toy.write_config(tmp_path, fault=("step", _STEPS, 2), **_SIZE)
+    toy.write_config(tmp_path, fault=("step", _STEPS_OF_TWO, 2), **_SIZE)
     command = [sys.executable, "-m", "returnn_tf", "launch", "--processes", "2"]
     expected = _undisturbed(tmp_path / "undisturbed", command)
     job = _submit(slurm, tmp_path, "--tasks", "2", "--launcher", launcher)
