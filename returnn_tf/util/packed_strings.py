@@ -136,11 +136,38 @@ class PackedStrings:
     def __getitem__(self, index: int) -> str:
         if not 0 <= index < len(self):
             raise IndexError("no string %d, only %d" % (index, len(self)))
-        (text,) = self.chosen((index,))
+        (text,) = self._few((index,))
         return text
 
-    def chosen(self, indices: Iterable[int]) -> list[str]:
+    def chosen(self, indices: Sequence[int]) -> list[str]:
         """Return the strings with these indices, none of which may be negative."""
+        found: list[str] = []
+        for start in range(0, len(indices), _BATCH):
+            part = indices[start : start + _BATCH]
+            are_many = len(part) > _BLOCK and max(part) < self._num_packed
+            found += self._many(np.asarray(part, np.int64)) if are_many else self._few(part)
+        return found
+
+    def _many(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return packed strings, in half of the time where there are many."""
+        numbers = indices >> _SHIFT
+        all_ends = np.frombuffer(self._ends, np.uint16 if self._ends.itemsize == 2 else np.uint64)
+        begins = np.frombuffer(self._begins, np.uint64)[numbers].astype(np.int64)
+        shared, first, last = (
+            all_ends[places].astype(np.int64) for places in (numbers * _STEP, indices + numbers, indices + numbers + 1)
+        )
+        starts = np.stack([begins, begins + first], axis=1).reshape(-1)  # of both parts of each
+        sizes = np.stack([shared, last - first], axis=1).reshape(-1)
+        ends = np.cumsum(sizes)
+        places = np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1])
+        joined = np.frombuffer(self._content, np.uint8)[places].tobytes()
+        bounds = [0, *ends[1::2].tolist()]
+        if joined.isascii():
+            text = joined.decode("ascii")
+            return [text[start:end] for start, end in zip(bounds, bounds[1:])]
+        return [joined[start:end].decode(*_CODE) for start, end in zip(bounds, bounds[1:])]
+
+    def _few(self, indices: Iterable[int]) -> list[str]:
         content, begins, ends, num_packed = self._content, self._begins, self._ends, self._num_packed
         found = []
         for index in indices:

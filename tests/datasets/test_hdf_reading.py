@@ -284,3 +284,20 @@ def test_wrong_lengths_in_a_block_name_the_sequence(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="sequence 'a-40' .position 40 .*has 4 frames, but its length was given as 5"):
         found.extend(seq.tag for seq in dataset.sequences(1))
     assert found == ["a-%d" % i for i in range(40)]  # the error comes when it is its turn
+
+
+@pytest.mark.parametrize("count", [20, 500])
+def test_several_files_at_once(tmp_path, count):
+    """Names and lengths of many sequences of several files are those of each by itself, one by one or as arrays."""
+    paths = []
+    for number, num_seqs in enumerate((40, 1, 100)):
+        paths.append(str(tmp_path / ("%d.hdf" % number)))
+        lengths = np.arange(num_seqs) % 5 + number
+        with h5py.File(paths[-1], "w") as file:
+            file["inputs"] = np.zeros((lengths.sum(), 1), "float32")
+            file["seqLengths"] = lengths[:, None].astype("int32")
+            file["seqTags"] = ["%d-%d" % (number, index) for index in range(num_seqs)]
+    dataset = Dataset.from_config({"class": "HDFDataset", "files": paths})
+    indices = np.random.RandomState(1).randint(0, dataset.num_seqs, count)
+    assert dataset.tags_many(indices.tolist()) == [dataset.tag(index) for index in indices.tolist()]
+    assert dataset.lengths_many(indices) == {"data": [dataset.lengths(index)["data"] for index in indices.tolist()]}

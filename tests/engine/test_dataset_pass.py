@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, batch_sizes
-from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.engine.passes.progress import PassState, Progress
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
@@ -51,11 +53,25 @@ def prefetching() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
+def test_the_state_has_what_the_next_batch_needs() -> None:
+    """Also after it was stored and read; for another number of ranks, it does not apply."""
+    given = [replace(batch, resume={"plan": [batch.number, 5, 0]}) for batch in batches()]
+    state = PassState()
+    assert [state.resume for _ in a_pass().steps(given, state)] == [{"plan": [n, 5, 0]} for n in range(3)]
+    stored = json.loads(json.dumps(Progress(epoch=1, first_step=0, passed=state).as_json()))
+    read = Progress.from_json(stored, "here")
+    assert read.passed.resume == state.resume and read.for_ranks(2, common=False).ranks[1].resume is None
+    stored["passed"]["resume"] = 3
+    with pytest.raises(DataError, match="here: the position within the epoch can't be read: .*resume can't be 3"):
+        Progress.from_json(stored, "here")
+
+
 def test_the_state_goes_on_from_where_the_pass_was() -> None:
     state = PassState(steps=4, batches=4, seqs=7, frames=10, seconds=100.0, compute_seconds=50.0, wait_seconds=20.0)
     seen = [(step.result, step.number, state.steps, state.frames) for step in a_pass().steps(batches(), state)]
     assert seen == [(0, 4, 5, 18), (2, 5, 6, 26), (4, 6, 7, 34)]
     assert (state.batches, state.seqs, state.communication_seconds) == (7, 6, 6.0)
+    assert state.resume is None
     assert 100 < state.seconds < 110 and 50 < state.compute_seconds < 60 and 20 < state.wait_seconds < 30
 
 

@@ -42,10 +42,12 @@ def test_what_is_added_comes_back(name: str, together: bool, before: int) -> Non
             strings.append(text)
     assert len(strings) == len(expected) and list(strings) == expected
     assert [strings[index] for index in range(len(expected))] == expected
-    chosen = random.Random(2).choices(range(len(expected)), k=50) if expected else []
-    assert strings.chosen(chosen) == [expected[index] for index in chosen]
+    for count in (50, 5000):  # one by one, and as arrays
+        chosen = random.Random(2).choices(range(len(expected)), k=count) if expected else []
+        assert strings.chosen(chosen) == [expected[index] for index in chosen]
     copy = PackedStrings.of_arrays(strings.arrays())
-    assert list(copy) == list(strings) == expected and len(copy) == len(expected)
+    assert list(copy) == list(strings) == expected == copy.chosen(range(len(expected)))
+    assert len(copy) == len(expected)
     for index in (-1, len(expected)):
         with pytest.raises(IndexError, match="no string %d, only %d" % (index, len(expected))):
             strings[index]

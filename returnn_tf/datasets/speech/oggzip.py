@@ -261,6 +261,10 @@ class OggZipIndex:
         """Return the tag of an entry."""
         return self._tags[self._entry(index)]
 
+    def tags_many(self, indices: Sequence[int]) -> list[str]:
+        """Return the tags of several entries."""
+        return self._tags.chosen(indices if self._order is None else self._order[indices].tolist())
+
     def text(self, index: int) -> str:
         """Return the text of an entry."""
         entry = self._entry(index)
@@ -542,6 +546,10 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         for entry in self._filter.at(max(epoch, 1)):
             order = limit_mean_length(order, self.needed_lengths()[order], entry.get("max_mean_len"))
         return order
+
+    def tags_many(self, indices: Sequence[int]) -> list[str]:
+        """Return the tags of several sequences."""
+        return self.index.tags_many(indices)
 
     def target_text(self, index: int) -> str:
         """Return the transcription after ``targets_post_process``."""
