@@ -32,6 +32,7 @@ FITTING = [
     (1, {"NSLOTS": "8"}),  # slots for threads
     (1, {"NSLOTS": "8", "PE": "smp"}),
     (2, {"OMPI_COMM_WORLD_SIZE": "2", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "2"}),  # mpirun within Slurm
+    (2, {"RETURNN_TF_ADDRESSES": "a:1,a:2", "SLURM_STEP_NUM_TASKS": "1"}),  # launch in an interactive step
 ]
 WRONG = [
     (1, {"SLURM_NTASKS": "2"}, "SLURM_NTASKS = 2"),
@@ -39,6 +40,7 @@ WRONG = [
     (1, {"OMPI_COMM_WORLD_SIZE": "2"}, "built without that MPI"),
     (1, {"PMI_SIZE": "3"}, "PMI_SIZE = 3"),
     (1, {"SLURM_STEP_NUM_TASKS": "2"}, "mpirun -np 2"),
+    (1, {"RETURNN_TF_ADDRESSES": "a:1,a:2"}, "RETURNN_TF_ADDRESSES = 2"),
     (1, {"NSLOTS": "2", "PE": "mpi_rr"}, "NSLOTS = 2"),
     (1, {"NSLOTS": "2", "NHOSTS": "2"}, "check_size"),
 ]

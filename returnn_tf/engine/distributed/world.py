@@ -20,6 +20,7 @@ from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.engine.distributed.engines import Choice
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.horovod import HorovodCollectives
+from returnn_tf.engine.distributed.membership import ADDRESSES
 from returnn_tf.engine.distributed.options import options_of
 from returnn_tf.engine.distributed.tf_collectives import TensorFlowCollectives
 from returnn_tf.engine.distributed.watchdog import Watchdog
@@ -325,7 +326,12 @@ def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None, *, 
 
 
 def started_by(environ: Mapping[str, str]) -> tuple[str, int]:
-    """Return the variable of the launcher and the number of processes in it; ("", 1) without a launcher."""
+    """Return the variable of the launcher and the number of processes in it; ("", 1) without a launcher.
+
+    ``returnn-tf launch`` comes first: it may itself be the only process of a step of Slurm, such as an interactive one.
+    """
+    if ADDRESSES in environ:
+        return ADDRESSES, environ[ADDRESSES].count(",") + 1
     for name in _LAUNCHERS:
         number = _number(environ, name)
         if number is not None:
