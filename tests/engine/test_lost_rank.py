@@ -11,21 +11,57 @@ import pytest
 import tensorflow as tf
 
 from returnn_tf.config import DataError
+from returnn_tf.config.settings.distributed import RING
 from returnn_tf.engine.distributed import horovod
 from returnn_tf.engine.distributed.horovod import HorovodCollectives
+from returnn_tf.engine.distributed.membership import Membership
+from returnn_tf.engine.distributed.tf_collectives import TensorFlowCollectives
 from returnn_tf.engine.distributed.world import MultiProcessWorld
 
 
-def broken(message: str) -> MultiProcessWorld:
+def horovod_failing(error: Exception) -> MultiProcessWorld:
     """Return a world of Horovod whose operations fail."""
-
-    def fail(*args: Any, **kwargs: Any) -> Any:
-        raise tf.errors.UnknownError(None, None, message)
-
+    fail = failing(error)
     fake = types.SimpleNamespace(allreduce=fail, allgather=fail, broadcast_variables=fail, Sum=None)
     for name, number in (("rank", 1), ("size", 2), ("local_rank", 1), ("local_size", 2)):
         setattr(fake, name, lambda number=number: number)
     return MultiProcessWorld(HorovodCollectives(fake))
+
+
+def of_tensorflow(error: Exception) -> MultiProcessWorld:
+    """Return a world of TensorFlow; its ops are made to fail elsewhere."""
+    member = Membership(1, 2, 1, 2, ("127.0.0.1:7001", "127.0.0.1:7002"), "a test", "token")
+    return MultiProcessWorld(TensorFlowCollectives(member, RING))
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    """Return a function that raises."""
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    return fail
+
+
+WORLDS = {"horovod": horovod_failing, "tensorflow": of_tensorflow}
+#: What an op of each engine says when the connection to another rank breaks, and what of it is told.
+LOST: dict[str, tuple[Exception, str]] = {
+    "horovod": (
+        tf.errors.UnknownError(
+            None, None, "HorovodAllreduce has failed: [gloo/transport/tcp/pair.cc] Connection closed by peer"
+        ),
+        "Connection closed by peer",
+    ),
+    "tensorflow": (
+        tf.errors.UnavailableError(
+            None,
+            None,
+            "Collective ops is aborted by: Connection reset by peer\nAdditional GRPC error information from remote "
+            'target /job:worker/replica:0/task:1 while calling /tensorflow.WorkerService/RecvBuf:\n:{"created":"@1"}',
+        ),
+        ": Connection reset by peer$",
+    ),
+}
 
 
 OPERATIONS: list[Callable[[MultiProcessWorld], Any]] = [
@@ -46,17 +82,36 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
+@pytest.fixture(params=WORLDS)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Return the name of an engine."""
+    return str(request.param)
+
+
+def world_failing(engine: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> MultiProcessWorld:
+    """Return a world of an engine whose operations fail."""
+    for name in ("CollectiveReduceV2", "CollectiveGatherV2", "CollectiveBcastRecvV2"):
+        monkeypatch.setattr(tf.raw_ops, name, failing(error))
+    return WORLDS[engine](error)
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_operation_outside_of_a_step(operation: Callable[[MultiProcessWorld], Any], waits: list[float]) -> None:
-    world = broken("HorovodAllreduce has failed: [gloo/transport/tcp/pair.cc] Connection closed by peer")
-    with pytest.raises(DataError, match="Another rank has ended, or the connection to it is broken"):
+def test_an_operation_outside_of_a_step(
+    operation: Callable[[MultiProcessWorld], Any], engine: str, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, words = LOST[engine]
+    world = world_failing(engine, error, monkeypatch)
+    with pytest.raises(DataError, match="Another rank has ended, or the connection to it is broken.*" + words):
         operation(world)
     assert waits == [10.0] and not world.heartbeat.waiting
 
 
-def test_other_errors_pass(waits: list[float]) -> None:
-    with pytest.raises(tf.errors.UnknownError):
-        broken("out of something").any(True)
+def test_other_errors_pass(engine: str, waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of ops that are wrong by themselves."""
+    mismatch = "Collective ops is aborted by: Shape mismatch in the collective instance 14."
+    for error in (tf.errors.UnknownError, tf.errors.InvalidArgumentError):
+        with pytest.raises(error):
+            world_failing(engine, error(None, None, mismatch), monkeypatch).any(True)
     assert waits == []
 
 

@@ -63,7 +63,7 @@ _OBSTACLES: dict[str, Callable[[], str]] = {"mpirun": _without_mpirun, "horovodr
 #: The launchers of each engine.
 ENGINES = {"tensorflow": ["start_ranks"], "horovod": ["mpirun", "horovodrun"]}
 #: Variables in which launchers state the rank.
-_RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", membership.RANK)
+RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", membership.RANK)
 #: What stands before a program for two processes.
 _COMMANDS = {
     # as root in containers; more processes than cores
@@ -99,7 +99,7 @@ def start(folder: pathlib.Path, command: list[str], arguments: list[str], **env:
 
 def process_of_rank(folder: pathlib.Path, rank: int) -> int:
     """Return the process id of a rank that runs in the folder."""
-    return process_with(folder, *("%s=%d" % (name, rank) for name in _RANKS))
+    return process_with(folder, *("%s=%d" % (name, rank) for name in RANKS))
 
 
 def process_with(folder: pathlib.Path, *variables: str) -> int:

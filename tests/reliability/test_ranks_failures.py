@@ -14,6 +14,7 @@ import pytest
 
 from returnn_tf.engine.monitoring.status_file import read_status
 from tests.reliability import ranks_runs, toy
+from tests.tiers import usual
 
 pytestmark = pytest.mark.slow  # each starts processes
 
@@ -62,6 +63,9 @@ log_verbosity = 5
 """
 
 
+LAUNCHERS = ["start_ranks", "mpirun", "horovodrun"]
+
+
 def begin(folder: pathlib.Path, launcher: str, *, hangs: bool = False) -> subprocess.Popen[bytes]:
     """Start a training without end."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,18 +90,12 @@ def ended(folder: pathlib.Path, process: subprocess.Popen[bytes], seconds: float
     return toy.text_of(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "launcher,number,words",
-    [
-        ("mpirun", signal.SIGKILL, "has ended or was killed"),
-        ("mpirun", signal.SIGSTOP, "has been silent for"),
-        ("horovodrun", signal.SIGKILL, "has ended or was killed"),
-        ("horovodrun", signal.SIGSTOP, "has been silent for"),
-    ],
-    ids=lambda value: getattr(value, "name", str(value).replace(" ", "_")),
-)
-def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int, words: str) -> None:
+WORDS = {signal.SIGKILL: "has ended or was killed", signal.SIGSTOP: "has been silent for"}
+
+
+@pytest.mark.parametrize("launcher", usual(LAUNCHERS, ["start_ranks"]))
+@pytest.mark.parametrize("number", WORDS)
+def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int) -> None:
     """Killed, or stopped with its machine. Strangers had connected to the chief."""
     process = begin(tmp_path, launcher)
     victim = 0
@@ -112,18 +110,72 @@ def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int, word
                 os.kill(victim, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+    words = WORDS[signal.Signals(number)]
     assert "rank 1 on %s" % socket.gethostname() in text and words in text
     reason = read_status(str(tmp_path / "net" / ".toy.status.json"))["ended"]["reason"]
     assert "rank 1 on %s" % socket.gethostname() in reason and words in reason
 
 
-@pytest.mark.slow
-def test_a_rank_hangs(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("launcher", usual(LAUNCHERS, ["start_ranks"]))
+def test_a_rank_hangs(tmp_path: pathlib.Path, launcher: str) -> None:
     """In reading its data, while the other one waits for it in the sum of the gradients."""
-    process = begin(tmp_path, "mpirun", hangs=True)
+    process = begin(tmp_path, launcher, hangs=True)
     wait_for(tmp_path, "step 10,", process)
     text = ended(tmp_path, process, GIVEN)
     assert "rank 1 on %s" % socket.gethostname() in text and "has made no progress" in text
+
+
+#: What one rank has otherwise, as lines of its config, and what the message says.
+OTHERWISE: dict[str, tuple[str, list[str]]] = {
+    "settings": ("batch_size += RANK", ["differ in their settings", "batch_size"]),
+    "layer": (
+        "def get_network(epoch, **_): return {'output': {**network['output'], 'L2': 0.1 * RANK}}",
+        ["differ in their network", "layer output"],
+    ),
+    "fewer_sequences": ("Corpus.size -= RANK", ["differ in their data of 'train'", "sequences"]),
+    "other_lengths": ("Corpus.frames += RANK", ["differ in their data of 'train'"]),
+    "data_fails": ("Corpus.fails_at = 21 if RANK else None", ["rank 1 on ", "sequence 21 is broken"]),
+    "labels": ("Corpus.label += 5 * RANK", ["rank 1 on ", "'classes'"]),
+    "nan": ("Corpus.value = float('nan') if RANK else 0.0", ["NaN or Inf, on rank 1/2", "in the key 'data'"]),
+}
+RANK = """
+import os
+import numpy
+
+RANK = int(next(os.environ[name] for name in %r if name in os.environ))
+
+class Corpus:
+    data_types = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
+    size, frames, label, value, fails_at = 400, 10, 0, 0.0, None
+
+    def __len__(self):
+        return self.size
+
+    def get_seq_len(self, index):
+        return self.frames
+
+    def __getitem__(self, index):
+        if index == self.fails_at:
+            raise ValueError("sequence %%d is broken" %% index)
+        data = numpy.full([self.frames, 9], self.value, "float32")
+        return {"data": data, "classes": numpy.full([self.frames], self.label, "int32")}
+
+train = {"class": "MapDatasetWrapper", "map_dataset": Corpus()}
+num_epochs = 2
+%s
+"""
+
+
+@pytest.mark.parametrize("engine", usual(ranks_runs.ENGINES, ["tensorflow"]))
+@pytest.mark.parametrize("name", usual(OTHERWISE, ["layer", "data_fails"]))
+def test_one_rank_differs(tmp_path: pathlib.Path, name: str, engine: str) -> None:
+    """In what it would train, or in its data: all end, and say what is wrong where."""
+    lines, words = OTHERWISE[name]
+    (tmp_path / "toy.config").write_text(CONFIG % (False, PATIENCE) + RANK % (ranks_runs.RANKS, lines))
+    process = ranks_runs.start(tmp_path, ranks_runs.launcher(engine=engine), ["-m", "returnn_tf", "toy.config"])
+    text = ended(tmp_path, process, GIVEN)
+    for word in words:
+        assert word in text, text[-4000:]
 
 
 WRONG: dict[str, list[str]] = {
