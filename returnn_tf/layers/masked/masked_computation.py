@@ -94,7 +94,7 @@ class MaskedComputationLayer(Planned[MaskedPlan]):
         """Return whether the unit has its own source, which defaults to "data"."""
         unit = options.get("unit")
         given = unit.get("from", "data") if isinstance(unit, Mapping) else "data"
-        return "data" in ([given] if isinstance(given, str) else list(given or ()))
+        return "data" in (given if isinstance(given, (list, tuple)) else [given])
 
     @classmethod
     def references(cls, options: Mapping[str, Any]) -> Iterator[str]:
