@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -82,15 +83,18 @@ def shared_index(kind: str, paths: Sequence[str], options: Any, make: Callable[[
         path = cache.made(name, write)
         found = _mapped(path, key)
     except (CopyError, OSError) as exc:
-        log.warn(
-            "%s in %r: this process has an index of its own, of %s"
-            % (str(exc) if isinstance(exc, CopyError) else exc.strerror or exc, folder, os.path.basename(paths[0]))
-        )
+        reason = str(exc) if isinstance(exc, CopyError) else exc.strerror or str(exc)
+        _warn_once("indexes can't be shared in %r: %s; this process has its own" % (folder, reason))
         return made[0] if made else make()
     if made:
         made.clear()
         return_freed_memory()
     return found
+
+
+@functools.lru_cache(maxsize=64)  # a corpus may have thousands of files
+def _warn_once(text: str) -> None:
+    log.warn(text)
 
 
 def index_folder() -> Optional[str]:
