@@ -35,7 +35,8 @@ def first_values(prevs: Iterable[PreviousValue], keys: Iterable[tuple[Node, str]
     """
     values: dict[Any, Any] = {}
     for prev in prevs:
-        values[prev.node] = _shaped(prev.initial.emit(ctx, prev.node.output), prev.node.output)
+        first = prev.initial.emit(EmitContext(prev.node, ctx.lowering), prev.node.output)
+        values[prev.node] = _shaped(first, prev.node.output)
     for node, key in keys:
         data, start = node.loop_states[key]
         values[node, key] = _shaped(start(EmitContext(node, ctx.lowering)), data)

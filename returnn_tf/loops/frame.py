@@ -186,7 +186,9 @@ class LoopFrame:
 
         results: list[Union[StackedResult, StackedFrames]] = []
         for node in self._written:
-            dim, sizes = self._by_step.get(node), sizes_before(self._ctx.lowering, node.output, loop.beam_size)
+            outer_beam = 1 if node.output.beam is None else node.output.beam.size  # of a search before this loop
+            sizes = sizes_before(self._ctx.lowering, node.output, loop.beam_size * outer_beam)
+            dim = self._by_step.get(node)
             results.append(
                 of(node.output.dtype, sizes) if dim is None else StackedFrames(node, dim, sizes, limit, is_full=is_full)
             )

@@ -261,7 +261,7 @@ class AccumLayer(Layer):
         for dim in self.of.output.dims:
             if dim.is_dynamic() and not _follows_from(dim, outside):
                 ctx.set_lengths_over(dim, [self._loop_dim, batch_dim])
-        return data.replace(beam=self._beam if data.batch_axis is not None else None)
+        return data.replace(beam=(self._beam or data.beam) if data.batch_axis is not None else None)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit what the loop collected."""

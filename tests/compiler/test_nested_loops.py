@@ -14,6 +14,7 @@ from returnn_tf.graph.layer import Layer
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.tensor import Data
+from tests.layers.nets import LENS, config_of, feed, net_of
 
 #: The paths of the layers below, as often as they were planned.
 PLANNED: list[str] = []
@@ -150,3 +151,43 @@ def test_a_long_chain_in_another_order_is_planned_as_well() -> None:
     network = {"output": {"class": "rec", "from": "data", "unit": unit}}
     plan = plan_from_config(Config({"behavior_version": 21, "extern_data": {"data": {"dim": 3}}, "network": network}))
     assert plan.by_path()["output"].output.axis_kinds == ("T", "B", "F")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        {"output": {"class": "combine", "kind": "add", "from": ["data:source", "prev:output"]}},
+        {"output": {"class": "combine", "kind": "add", "from": ["x", "prev:output"], "initial_output": "var"},
+         "x": {"class": "combine", "kind": "mul", "from": ["data:source", "base:mean"]}},
+        {"c": {"class": "rnn_cell", "unit": "gru", "n_out": 3, "from": ["data:source", "prev:output"]},
+         "output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "c"}},
+    ],
+    ids=["sum", "outer value", "cell"],
+)  # fmt: skip
+def test_a_loop_over_the_hypotheses_of_a_search(unit: dict[str, Any]) -> None:
+    """Such as a language model that rescores them: each hypothesis is a sequence of its own."""
+    search = {
+        "embedding": {"class": "linear", "activation": None, "n_out": 2, "from": "prev:output"},
+        "prob": {"class": "softmax", "n_out": 5, "from": ["embedding", "data:source"]},
+        "output": {"class": "choice", "target": None, "beam_size": 3, "initial_output": 0, "from": "prob"},
+    }
+    layers = {
+        "mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
+        "embedding": {"class": "linear", "activation": None, "n_out": 3, "from": "labels"},
+        "output": {"class": "rec", "from": "embedding", "unit": unit},
+    }
+    found_labels = {"labels": {"class": "rec", "from": "data", "unit": search, "is_output_layer": True}}
+    given_labels = {"labels": {"class": "copy", "from": "data:labels"}}
+    net = Network.from_config(config_of({**layers, **found_labels}), search=True)
+    rng = np.random.default_rng(2)
+    net.set_param_values({name: rng.normal(size=var.shape) for name, var in net.params.items()})
+    arrays = feed()
+    found = net.run(arrays).layers
+    labels = found["labels"].value
+    assert len(np.unique(labels)) > 2
+    other = net_of({**layers, **given_labels})
+    other.set_param_values({name: net.params[name].numpy() for name in other.params})
+    repeated = {name: np.repeat(value, 3, axis=0) for name, value in arrays.items()}
+    expected = other.run({**repeated, "labels": labels}).layers["output"].value
+    for row, length in enumerate(np.repeat(LENS, 3)):
+        np.testing.assert_allclose(found["output"].value[row, :length], expected[row, :length], rtol=1e-4, atol=1e-5)
