@@ -109,7 +109,7 @@ def dims_of_step(ctx: EmitContext, nodes: Sequence[Node]) -> dict[Node, Dim]:
     :param nodes: in the step, whose values leave the loop
     :raises LoopError: a layer has more than one
     """
-    result = {}
+    result: dict[Node, Dim] = {}
     for node in nodes:
         dims = [d for d in node.output.dims if d.is_dynamic() and not d.is_batch and not _is_outer(ctx, d)]
         if len(dims) > 1:

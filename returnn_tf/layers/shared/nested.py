@@ -51,10 +51,14 @@ def has_inner_prev(cls: type[Any], options: Mapping[str, Any]) -> bool:
     if not cls.steps_with_loop:
         return False
     for inner in [options.get(key) for key in network_options(cls)]:
-        if is_network(inner) and any(map(_has_prev, inner.values())):
-            return True
-        unit = LAYERS.find(inner.get("class")) if isinstance(inner, Mapping) and not is_network(inner) else None
-        if unit is not None and has_inner_prev(unit, inner):  # what the unit names itself is of the network around
+        if not isinstance(inner, Mapping):
+            continue
+        if is_network(inner):
+            found = any(map(_has_prev, inner.values()))
+        else:  # a unit: what it names itself is of the network around
+            unit = LAYERS.find(inner.get("class"))
+            found = unit is not None and has_inner_prev(unit, inner)
+        if found:
             return True
     return False
 
