@@ -42,14 +42,13 @@ def _contents_of(layers: Mapping[str, Any], around: str, task: Any) -> Iterator[
     for layer in layers.values():
         cls = layer["class"]
         yield around, cls, task
-        moved = layer.get("optimize_move_layers_out")
         for option, value in layer.items():
             if option in ("class", "from"):
                 continue
             inner = {"": value} if _is_layer(value) else value
             if isinstance(inner, dict) and any(map(_is_layer, inner.values())):
                 inner = {key: part for key, part in inner.items() if _is_layer(part)}
-                yield from _contents_of(inner, cls if moved is None else "%s, moved: %s" % (cls, moved), task)
+                yield from _contents_of(inner, cls, task)
             elif isinstance(value, dict):
                 yield from ((around, cls, option, key) for key in value)
             else:  # units and losses are classes, too

@@ -1,6 +1,7 @@
 """Numbers of the reference implementation: outputs, lengths, losses and gradients of small networks.
 
-In `make test` are few that have all classes, units, losses and options of all, in the loop and moved out of it.
+In `make test` are few that have all classes, units, losses and options of all, in loops and outside of them. That
+layers compute the same in each step and for all steps at once is tested in tests/layers, too (test_in_loops.py).
 """
 
 from __future__ import annotations
