@@ -276,12 +276,8 @@ def _own_port(member: Membership) -> int:
 
 
 def _in_use(member: Membership, exc: OSError) -> str:
-    return "port %d of %s can't be opened: %s. See which program has it: ss -ltnp; or choose others: %s=PORT" % (
-        _own_port(member),
-        socket.gethostname(),
-        exc.strerror,
-        PORT,
-    )
+    advice = "See which program has it (ss -ltnp), or take another one: %s=PORT, unless TF_CONFIG names it" % PORT
+    return "port %d of %s can't be opened: %s. %s" % (_own_port(member), socket.gethostname(), exc.strerror, advice)
 
 
 def _listed(names: Sequence[str]) -> str:
