@@ -10,6 +10,8 @@ import pytest
 from returnn_tf import Config, ConfigError, Network
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 from returnn_tf.util.lazy_tf import tf
+from tests.layers import nets
+from tests.layers.rec.searching import frame_loop
 
 TIME, FEAT, OTHER = SpatialDim("time"), FeatureDim("feat", 4), SpatialDim("other")
 EXTERN = {"data": {"dim_tags": [batch_dim, TIME, FEAT]}, "other": {"dim_tags": [batch_dim, OTHER]}}
@@ -270,3 +272,22 @@ def test_a_dim_used_twice(layers: dict[str, Any], message: str) -> None:
     layers = {name: {**layer, "is_output_layer": True} for name, layer in layers.items()}
     with pytest.raises(ConfigError, match=message):
         run(layers)
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_lengths_of_hypotheses(good: bool) -> None:
+    """Behind a search, each hypothesis has to have the length that the declared dim has for its sequence."""
+    network = {
+        **frame_loop(),
+        "len": {"class": "length", "axis": nets.TIME, "from": "data"},
+        "output": {"class": "slice_nd", "size": "len", "axis": "T", "from": "loop", "out_spatial_dim": OTHER},
+    }
+    extern_data = {**nets.EXTERN_DATA, "more": {"dim_tags": [batch_dim, OTHER]}}
+    net = Network.from_config(nets.config_of(network, extern_data=extern_data), search=True)
+    lens = nets.LENS + [0, 0 if good else 1, 0]
+    feed = {**nets.feed(more=np.ones([3, 6])), "more/size0": lens}
+    if good:
+        assert net.run(feed).layers["output"].sizes[1].tolist() == np.repeat(lens, 3).tolist()
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Layer output .* of other.* \[3 4 5\] \[lengths:\]"):
+            net.run(feed)
