@@ -190,14 +190,14 @@ def _damage(tmp_path, how):
 @pytest.mark.parametrize(
     "how, text",
     [
-        ("cut", "there is no matrix or vector that can be read. Is the archive damaged or cut off"),
+        ("cut", "there is no matrix or vector that can be read.*Is the archive damaged or cut off"),
         ("garbage", "there is no matrix or vector that can be read"),
         ("pickle", "it is a pickle, which could run any program"),
     ],
 )
 def test_damaged_archives(arrays, tmp_path, how, text):
     _damage(tmp_path, how)
-    place = "sequence 'three' .*feats.scp', line 3: archive 'feats.ark', byte [0-9]+: "
+    place = "sequence 'three' .position 2 of epoch 1.: file '.*feats.scp', line 3: archive 'feats.ark', byte [0-9]+: "
     with pytest.raises(DataError, match="dataset 'train', " + place + text):
         list(of_arrays().sequences(1))
 
@@ -214,6 +214,7 @@ def test_a_vector_that_is_cut_off(arrays, tmp_path):
 BAD = {
     "no directory": ({}, {"path": "gone"}, "option 'path': file 'gone/wav.scp' does not exist"),
     "no wav": ({"wav__scp": ""}, {}, "text file 'data/train/wav.scp' is empty"),
+    "no path": ({"wav__scp": "one\n"}, {}, "'one' .*line 1: the audio file is missing behind the name in .*wav.scp'"),
     "no audio": (
         {"wav__scp": "one wav/gone.wav\n"},
         {},
@@ -259,6 +260,11 @@ def test_a_missing_archive(kaldi):
         DataError, match="option 'arrays': file .*feats.scp', line 1: archive 'gone.ark' does not exist"
     ):
         of_arrays(arrays={"data": "feats.scp"})
+    kaldi(feats__scp="one feats.ark:4\ntwo\n")
+    with pytest.raises(
+        DataError, match="option 'arrays': file .*feats.scp', line 1: archive 'feats.ark' does not exist"
+    ):
+        of_arrays(arrays={"data": "feats.scp"})
     kaldi(feats__scp="one copy-feats a.ark - |\n")
     with pytest.raises(DataError, match="feats.scp', line 1: 'copy-feats .*is a command; only those for audio are run"):
         of_arrays(arrays={"data": "feats.scp"})
@@ -270,6 +276,13 @@ def test_without_text(kaldi, tmp_path):
     assert dataset.data_keys == ["data"] and tags(dataset) == list(TEXTS)
     with pytest.raises(DataError, match="option 'path': file 'data/train/text' does not exist"):
         tags(open_())
+
+
+def test_a_name_without_archive(arrays, tmp_path):
+    scp = tmp_path / "data/train/feats.scp"
+    scp.write_text(scp.read_text().replace(scp.read_text().split()[3], ""))
+    with pytest.raises(DataError, match="'two' .*feats.scp', line 2: the place of its data is missing behind the name"):
+        tags(of_arrays())
 
 
 def test_text_of_some(kaldi):

@@ -196,6 +196,16 @@ BAD = {
         "'two' .*audio file 'wav/two.wav' has 0.600 s, but the segment is from 0.5",
     ),
     "shorter": (lines(two={"duration": 2.0}), {}, "'two' .*audio file 'wav/two.wav' has 0.600 s, but should have 2"),
+    "no list": (
+        lines(two={"supervisions": 3}),
+        {},
+        "'two' .*line 2: 'supervisions' is 3, but must be a list of objects",
+    ),
+    "no channel": (
+        lines(two={"channel": "1"}),
+        {},
+        "'two' .*line 2: 'channel' is .'1'., but must be a number of a chann",
+    ),
     "text": (lines(two={"supervisions": [{"id": "x"}]}), {}, "'two' .*line 2: its supervisions have no texts"),
     "rate": (None, {"audio": {**RAW, "sample_rate": 16000}}, "'one' .*line 1: audio file 'wav/one.wav': .*16000"),
 }

@@ -148,6 +148,7 @@ BAD_MANIFESTS = {
     "deep": ("[" * 100000, {}, "m.json', line 1: it is no JSON"),
     "list": ("[1]\n", {}, r"m.json', line 1: it is \[1\], but each line must be a JSON object"),
     "utf8": ('{"a": "\udcff"}', {}, "m.json', line 1: it is not UTF-8"),
+    "surrogate": ('{"audio_filepath": "\\ud800"}', {}, "line 1: it is no JSON: .*surrogates not allowed"),
     "no path": (dump(lines(two={"audio_filepath": None})), {}, "line 2: there is no 'audio_filepath', only 'duration'"),
     "path": (dump(lines(two={"audio_filepath": 3})), {}, "line 2: 'audio_filepath' is 3, but must be a path"),
     "twice": (
@@ -157,6 +158,7 @@ BAD_MANIFESTS = {
     ),
     "duration": (dump(lines(two={"duration": "1"})), {}, "line 2: 'duration' is '1', but must be a number of seconds"),
     "not finite": (dump(lines(two={"duration": float("nan")})), {}, "line 2: 'duration' is nan"),
+    "long": (dump(lines(two={"duration": 1e30})), {}, "line 2: 'duration' is 1e.30, but must be a number of seconds"),
     "offset": (dump(lines(two={"offset": -1})), {}, "line 2: 'offset' is -1, but must be a number of seconds"),
     "tag": (None, {"tag_field": "id"}, "line 1: tag_field 'id' is None, but must be a string or an integer"),
     "no duration": (

@@ -225,12 +225,17 @@ class _Folder:
         try:
             return self._archives.array(table.value(int(rows[row])))
         except FileDataError as exc:
+            if table is self.main:  # whose line every error of an utterance names
+                raise
             raise FileDataError("%s: %s" % (table.place(int(rows[row])), exc)) from exc
 
     def _recording(self, row: int) -> str:
         """Return the value in ``wav.scp`` for an utterance."""
         assert self._wav is not None
-        return self._wav.value(row if self._segments is None else int(self._segments.recordings[row]))
+        value = self._wav.value(row if self._segments is None else int(self._segments.recordings[row]))
+        if not value:
+            raise FileDataError("the audio file is missing behind the name in %r" % self._wav.path)
+        return value
 
     def file_of(self, row: int) -> str:
         """Return the file or command with the audio."""

@@ -16,6 +16,7 @@ from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.safe_files import open_regular
 from returnn_tf.datasets.core.tags import TagTable
 from returnn_tf.datasets.files import is_url, local_copy
+from returnn_tf.datasets.speech.manifests import LONGEST
 from returnn_tf.datasets.text.lines import lines_of_corpus
 from returnn_tf.util.packed_strings import PackedStrings
 
@@ -99,12 +100,12 @@ def _fields(line: str) -> tuple[str, str]:
 
 
 def number(text: str, *, least: float = 0.0) -> float:
-    """Return a number in a table; DataError if it is none, below ``least``, or not finite."""
+    """Return a number in a table; DataError if it is none, below ``least``, or too large for a time."""
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not least <= value < float("inf"):
+    if not least <= value < LONGEST:
         raise FileDataError("%r is no number of at least %g" % (text[:_SHOWN], least))
     return value
 
@@ -185,7 +186,8 @@ class Archives:
                 "archive, e.g. by copy-feats" % value[:_SHOWN]
             )
         match = _REFERENCE.fullmatch(value)
-        assert match is not None  # all but the path is optional
+        if match is None:  # all but the path is optional
+            raise FileDataError("the place of its data is missing behind the name")
         path, offset = self.resolve(match["path"]), int(match["offset"] or 0)
         place = "archive %r, byte %d" % (path, offset)
         try:
@@ -204,9 +206,9 @@ class Archives:
         except DataError as exc:
             raise FileDataError("%s: %s" % (place, exc)) from exc
         except Exception as exc:  # kaldiio raises nearly anything for what is damaged
-            reason = getattr(exc, "strerror", None) or "%s: %s" % (type(exc).__name__, exc)
-            text = "%s: there is no matrix or vector that can be read. Is the archive damaged or cut off? (%s)"
-            raise FileDataError(text % (place, reason)) from exc
+            reason = getattr(exc, "strerror", None) or str(exc)  # its assertions have no text
+            text = "%s: there is no matrix or vector that can be read%s. Is the archive damaged or cut off?"
+            raise FileDataError(text % (place, reason and ": " + reason)) from exc
         return found  # type: ignore[no-any-return]
 
     def array(self, value: str) -> NDArray[Any]:

@@ -154,7 +154,7 @@ class LhotseUtterances:
 
     def text(self, entry: int) -> str:
         """Return the texts of all supervisions."""
-        texts = [supervision.get("text") for supervision in self._get(entry).get("supervisions") or ()]
+        texts = [supervision.get("text") for supervision in _dicts(self._get(entry), "supervisions")]
         if not texts or not all(isinstance(text, str) for text in texts):
             raise FileDataError("its supervisions have no texts; set with_text=False if none have")
         return " ".join(texts)
@@ -187,11 +187,9 @@ class LhotseUtterances:
             raise FileDataError(text % (shown(source["type"]), _INSTEAD))
         content = path_or_content(name, wanted=self._use_cache_manager)
         samples, rate = read_part(content, start, self._seconds[entry], features, name=name)
-        channels, there = cut.get("channel", 0), list(source.get("channels") or [0])
-        if isinstance(channels, int):
-            return channel_of(samples, there.index(channels), name), rate
-        columns = [channel_of(samples, there.index(channel), name) for channel in channels]
-        return np.stack(columns, axis=1), rate
+        there = _channels(source, "channels")
+        columns = [channel_of(samples, there.index(channel), name) for channel in _channels(cut, "channel")]
+        return np.stack(columns, axis=1) if isinstance(cut.get("channel"), list) else columns[0], rate
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the durations in units of 10 ms."""
@@ -226,16 +224,31 @@ def _source(cut: Mapping[str, Any]) -> Mapping[str, Any]:
     recording = cut.get("recording")
     if not isinstance(recording, Mapping):
         raise FileDataError("the cut has no recording; set audio=None to read the text alone")
-    if recording.get("transforms"):
-        names = [t.get("name") if isinstance(t, Mapping) else t for t in recording["transforms"]]
-        raise FileDataError("its recording is transformed (%s); %s" % (", ".join(map(str, names)), _INSTEAD))
-    channel = cut.get("channel", 0)
-    wanted = {channel} if isinstance(channel, int) else set(channel)
-    for source in recording.get("sources") or ():
-        if (
-            isinstance(source, Mapping)
-            and wanted <= set(source.get("channels") or [0])
-            and {"source", "type"} <= set(source)
-        ):
+    transforms = _dicts(recording, "transforms")
+    if transforms:
+        names = ", ".join(str(transform.get("name")) for transform in transforms)
+        raise FileDataError("its recording is transformed (%s); %s" % (names, _INSTEAD))
+    wanted = _channels(cut, "channel")
+    for source in _dicts(recording, "sources"):
+        if set(wanted) <= set(_channels(source, "channels")) and {"source", "type"} <= set(source):
             return source
     raise FileDataError("none of the sources of its recording has the channels %s" % sorted(wanted))
+
+
+def _dicts(content: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """Return a list of objects in a manifest, which may be missing; DataError if it is something else."""
+    value = content.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+        raise FileDataError("%r is %s, but must be a list of objects" % (name, shown(value)))
+    return value
+
+
+def _channels(content: Mapping[str, Any], name: str) -> list[int]:
+    """Return the numbers of channels in a manifest, by default that of the first one; DataError for others."""
+    value = content.get(name, 0)
+    value = value if isinstance(value, list) else [value]
+    if not value or not all(type(channel) is int for channel in value):
+        raise FileDataError("%r is %s, but must be a number of a channel, or a list of these" % (name, shown(value)))
+    return value

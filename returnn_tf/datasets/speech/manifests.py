@@ -8,6 +8,9 @@ from typing import Any, Optional
 from returnn_tf.config.errors import FileDataError, shown
 from returnn_tf.datasets.files import is_url
 
+#: Larger numbers are no seconds, and would not be integers once in units of 10 ms.
+LONGEST = 1e12
+
 
 def folder_of(path: str) -> str:
     """Return the folder of a file, also of a remote one."""
@@ -26,6 +29,6 @@ def number_of_seconds(value: Any, what: str) -> Optional[float]:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < LONGEST:
         raise FileDataError("%r is %s, but must be a number of seconds" % (what, shown(value)))
     return float(value)

@@ -52,7 +52,8 @@ def open_table(source: Any, *, where: str, use_cache_manager: bool) -> Any:
     except (ConfigError, DataError):
         raise
     except Exception as exc:  # the package, and those below it, raise nearly anything
-        raise FileDataError("%s: %s cannot be read: %s" % (where, shown(name), _cause(exc))) from exc
+        text = "%s: %s cannot be read: %s. Is it damaged, or did a newer release of the package write it?"
+        raise FileDataError(text % (where, shown(name), _cause(exc))) from exc
     if isinstance(table, Mapping):
         splits = ", ".join(map(repr, table))
         text = "%s: %s has the splits %s; choose one: %s"

@@ -150,7 +150,8 @@ class HuggingFaceDataset(Dataset):
 
     def _open(self) -> Any:
         opts, owner = self.opts, self._owner()
-        datasets = import_datasets()
+        with self._wanted_by("dataset_opts"):
+            datasets = import_datasets()
         where = "%s: option 'dataset_opts'" % owner
         table = open_table(opts.dataset_opts, where=where, use_cache_manager=opts.use_cache_manager)
         if opts.map_func is not None:

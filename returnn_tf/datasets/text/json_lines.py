@@ -112,6 +112,8 @@ class StoredObjects:
 def _parsed(text: str, lines: TextLines, index: int) -> dict[str, Any]:
     try:
         content = json.loads(text)
+        if "\\u" in text:
+            json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as exc:
         raise TextDataError("%s: it is no JSON: %s" % (lines.place(index), exc)) from None
     if not isinstance(content, dict):
