@@ -10,6 +10,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.layers.math.combine import COMPARISONS
 from tests.feeds import random_feed
 
 EXTERN = {"data": {"dim": 4}, "other": {"dim": 4}, "labels": {"dim": 5, "sparse": True}}
@@ -173,6 +174,14 @@ def test_switch_with_known_condition(condition: Any, factor: float) -> None:
     neg = {"class": "eval", "eval": "-3.0 * source(0)", "from": "data"}
     value, feed = _run({"class": "switch", "condition": condition, "true_from": "data", "false_from": "neg"}, neg=neg)
     np.testing.assert_allclose(value, factor * feed["data"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", sorted(COMPARISONS))
+def test_compare_with_a_number(kind: str) -> None:
+    """Some labels are equal to it."""
+    value, feed = _run({"class": "compare", "kind": kind, "value": 2, "from": "data:labels"})
+    assert {-1, 0, 1} <= set(np.sign(feed["labels"] - 2).ravel())
+    np.testing.assert_array_equal(value, getattr(np, kind)(feed["labels"], 2))
 
 
 def test_switch_with_numbers_and_labels() -> None:
