@@ -40,6 +40,13 @@ def test_arg_modes_skip_what_does_not_count(mode, expected):
     assert y.dtype == tf.int32 and y.numpy().tolist() == [expected]
 
 
+@pytest.mark.parametrize("mode,outside", [("any", True), ("all", False)])
+def test_flags_that_do_not_count_decide_nothing(mode, outside):
+    x = tf.constant([[not outside, outside, not outside, outside]])
+    y = masked_reduce(mode, x, [1], tf.constant([[True, False, True, False]]))
+    assert y.numpy().tolist() == [not outside]
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max", "logsumexp"])
 def test_nothing_counts(mode):
     x = tf.constant(X)
