@@ -38,7 +38,7 @@ def contents(name: str) -> set[Any]:
 
 
 def _contents_of(layers: Mapping[str, Any], around: str, task: Any) -> Iterator[Any]:
-    """Yield each class, unit and loss, with the task and each option; all with the class of the layer around it."""
+    """Yield each class with the task and with each option, both with the class around it, and each name as a value."""
     for layer in layers.values():
         cls = layer["class"]
         yield around, cls, task
@@ -51,8 +51,10 @@ def _contents_of(layers: Mapping[str, Any], around: str, task: Any) -> Iterator[
                 yield from _contents_of(inner, cls, task)
             elif isinstance(value, dict):
                 yield from ((around, cls, option, key) for key in value)
-            else:  # units and losses are classes, too
-                yield around, cls, option, value if option in ("unit", "loss") else None
+            else:
+                yield around, cls, option
+                if isinstance(value, str) and value.isidentifier() and len(value) > 1 and value not in layers:
+                    yield cls, option, value.lower()  # a name of what is computed
 
 
 def _is_layer(value: Any) -> bool:

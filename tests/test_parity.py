@@ -1,6 +1,6 @@
 """Numbers of the reference implementation: outputs, lengths, losses and gradients of small networks.
 
-In `make test` are few that have all classes, units, losses and options of all, in loops and outside of them. That
+In `make test` are few that have all classes, options and names of what they compute, in loops and outside of them. That
 layers compute the same in each step and for all steps at once is tested in tests/layers, too (test_in_loops.py).
 """
 
