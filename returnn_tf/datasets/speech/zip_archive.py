@@ -8,6 +8,7 @@ import threading
 import weakref
 import zipfile
 import zlib
+from array import array
 from collections.abc import Iterator
 from typing import IO, Any, Callable, Optional
 
@@ -52,7 +53,7 @@ class ZipArchive:
             if found is None:
                 with zipfile.ZipFile(path) as file:
                     infos = file.infolist()
-                found = [_facts(info) for info in infos], [info.filename for info in infos]
+                found = np.array([_facts(info) for info in infos], np.int64), [info.filename for info in infos]
         except FileNotFoundError:
             raise FileDataError("zip file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
         except OSError as exc:
@@ -61,7 +62,10 @@ class ZipArchive:
             raise FileDataError("zip file %r cannot be read: %s. Was it copied completely?" % (path, exc)) from exc
         facts, names = found
         self._rows = {name: row for row, name in enumerate(names)}
-        return np.array(facts, _FIELDS)
+        members = np.empty(len(names), _FIELDS)
+        for (field, _), column in zip(_FIELDS, facts.reshape(len(names), len(_FIELDS)).T):
+            members[field] = column
+        return members
 
     @property
     def members(self) -> NDArray[np.uint8]:
@@ -185,10 +189,7 @@ class ZipArchive:
             self._file, self._close = None, _nothing
 
 
-Facts = tuple[int, int, int, int, int, int]  # see _FIELDS
-
-
-def _facts(info: zipfile.ZipInfo) -> Facts:
+def _facts(info: zipfile.ZipInfo) -> tuple[int, int, int, int, int, int]:
     return info.header_offset, info.compress_size, info.file_size, info.CRC, info.compress_type, info.flag_bits
 
 
@@ -201,8 +202,8 @@ _IN_UTF8 = 0x800
 _NEWEST = 63  # version of the format that the standard library reads
 
 
-def plain_directory(file: IO[bytes]) -> Optional[tuple[list[Facts], list[str]]]:
-    """Return facts and names of the members of a zip file as programs write it; None: something is unusual.
+def plain_directory(file: IO[bytes]) -> Optional[tuple[NDArray[np.int64], list[str]]]:
+    """Return facts (see _FIELDS) and names of the members of a zip file as programs write it; None: it is unusual.
 
     The standard library, which reads all others, takes four times as long for a large one, and 1 kB of memory for each
     member.
@@ -231,20 +232,21 @@ def plain_directory(file: IO[bytes]) -> Optional[tuple[list[Facts], list[str]]]:
     file.seek(start)
     try:
         return _records(file.read(length), count)
-    except (struct.error, UnicodeDecodeError):
+    except (struct.error, UnicodeDecodeError, OverflowError):
         return None
 
 
-def _records(content: bytes, count: int) -> Optional[tuple[list[Facts], list[str]]]:
+def _records(content: bytes, count: int) -> Optional[tuple[NDArray[np.int64], list[str]]]:
     """Return facts and names of the members in the directory of a zip file; None: something is unusual."""
-    facts: list[Facts] = []
+    facts = array("q")
     names: list[str] = []
     place = 0
     for _ in range(count):
         record = _RECORD.unpack_from(content, place)
         signature, _, version, flags, method, _, _, crc, packed, size, name_size, extra_size, comment_size = record[:13]
         place += _RECORD.size
-        name = content[place : place + name_size].decode("utf8" if flags & _IN_UTF8 else "cp437")
+        written = content[place : place + name_size]
+        name = written.decode("ascii" if written.isascii() else "utf8" if flags & _IN_UTF8 else "cp437")
         if signature != b"PK\x01\x02" or version > _NEWEST or "\0" in name:
             return None
         place += name_size
@@ -255,9 +257,9 @@ def _records(content: bytes, count: int) -> Optional[tuple[list[Facts], list[str
                 return None
             size, packed, offset = found
         place += extra_size + comment_size
-        facts.append((offset, packed, size, crc, method, flags))
+        facts.extend((offset, packed, size, crc, method, flags))
         names.append(name)
-    return (facts, names) if place == len(content) else None
+    return (np.array(facts).reshape(-1, len(_FIELDS)), names) if place == len(content) else None
 
 
 def _long_numbers(extra: bytes, *numbers: int) -> Optional[tuple[int, int, int]]:
