@@ -47,6 +47,12 @@ class Column:
     vocabulary: Any = None
     features: Optional[AudioFeatures] = None
 
+    @property
+    def is_array(self) -> bool:
+        """Return whether the package is to give arrays: in a fourth of the time, but in single precision."""
+        plain = self.vocabulary is None and self.features is None
+        return plain and not self.spec.is_text and self.spec.dtype != "float64"
+
 
 def columns_of(data_format: Any, where: str) -> dict[str, Column]:
     """Parse the option ``data_format``.
@@ -245,13 +251,20 @@ class HuggingFaceDataset(Dataset):
         """Read a row with other random numbers than before."""
         seed = [self.epoch_seed(epoch), index, *([nth] if nth else [])]
         with self._lock:
-            row = self._view(tuple(keys))[index]
+            row = dict(self._view(tuple(keys))[index])
+            for key in keys:
+                if self._columns[key].is_array and _may_have_nulls(row[key]):
+                    row[key] = self.table.select_columns([key])[index][key]
         return {key: self._value(key, row[key], seed, index) for key in keys}
 
     def _view(self, keys: tuple[str, ...]) -> Any:
-        """Return the table with some of its columns."""
+        """Return the table with some of its columns, of which those of numbers give arrays."""
         if keys not in self._views:
-            self._views[keys] = self.table.select_columns(list(keys))
+            arrays = [key for key in keys if self._columns[key].is_array]
+            view = self.table.select_columns(list(keys))
+            if arrays:
+                view = view.with_format("numpy", columns=arrays, output_all_columns=True)
+            self._views[keys] = view
         return self._views[keys]
 
     def _value(self, key: str, value: Any, seed: list[int], index: int) -> NDArray[Any]:
@@ -288,6 +301,12 @@ class HuggingFaceDataset(Dataset):
             return np.asarray(vocabulary.get_seq(text), np.int32)
 
 
+def _may_have_nulls(value: Any) -> bool:
+    """Return whether an array may have been made of nulls, which become NaN, as all in the array become floats."""
+    array = np.asarray(value)
+    return bool(array.dtype.kind == "O" or (array.dtype.kind == "f" and np.isnan(array).any()))
+
+
 def _cast(column: str, feature: Any) -> Callable[[Any], Any]:
     return lambda table: table.cast_column(column, feature)
 
@@ -314,6 +333,7 @@ def _array(value: Any, spec: DataSpec) -> NDArray[Any]:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
         array = np.empty((), object)
+    value = value.item() if isinstance(value, np.generic) else value
     fits = array.ndim == spec.ndim and all(n in (None, got) for n, got in zip(spec.shape, array.shape[1:]))
     if array.dtype.kind in "OUS" or not fits:
         what = shown(value) if array.dtype.kind in "OUS" else "of the shape %s" % list(array.shape)
