@@ -19,6 +19,7 @@ from returnn_tf.datasets.files import (
     matching_files,
     path_or_content,
 )
+from tests.datasets import test_lhotse, test_webdataset
 from tests.datasets.utterances import CHARS, RAW, SAMPLES, TEXTS, check, wav
 
 fsspec = pytest.importorskip("fsspec", reason="remote files are read with the extra 'remote'")
@@ -93,6 +94,27 @@ def test_a_corpus_in_a_store(store, tmp_path):
     assert len(copies(tmp_path)) == 1
     check(Dataset.from_config({**options, "use_cache_manager": True}), ["wav/%s.wav" % tag for tag in TEXTS])
     assert len(copies(tmp_path)) == 4
+
+
+def test_folders_in_a_store(store, tmp_path):
+    test_lhotse.write_shard(tmp_path / "shar", 0, ["one", "two"])
+    test_lhotse.write_shard(tmp_path / "shar", 1, ["three"])
+    test_webdataset.write(tmp_path / "shar" / "a.tar", test_webdataset.members())
+    for path in (tmp_path / "shar").iterdir():
+        store("memory://bucket/shar/" + path.name, path.read_bytes())
+    for tag, samples in SAMPLES.items():
+        store("memory://bucket/wav/%s.wav" % tag, wav(samples))
+    store("memory://bucket/kaldi/wav.scp", "".join("%s wav/%s.wav\n" % (tag, tag) for tag in TEXTS).encode())
+    store("memory://bucket/kaldi/text", "".join("%s %s\n" % item for item in TEXTS.items()).encode())
+    for options in (
+        {"class": "LhotseDataset", "path": "memory://bucket/shar"},
+        {"class": "WebDataset", "path": "memory://bucket/shar/a*.tar"},
+    ):
+        check(Dataset.from_config({**options, "audio": RAW, "targets": CHARS}))
+    kaldi = {"class": "KaldiDataset", "path": "memory://bucket/kaldi", "audio": RAW, "targets": CHARS}
+    with pytest.raises(DataError, match="sequence 'one' .*audio file 'wav/one.wav' does not exist"):
+        list(Dataset.from_config(kaldi).sequences(1))
+    check(Dataset.from_config({**kaldi, "root": "memory://bucket"}))
 
 
 def test_other_datasets_read_them_too(store, tmp_path):
