@@ -56,7 +56,7 @@ def choose(config: Config, environ: Mapping[str, str]) -> Choice:
     if engine == TENSORFLOW or membership.RANK in environ:
         remark = "use_horovod is set, but returnn-tf launch has started the processes" if use_horovod else ""
         return Choice(TENSORFLOW, setting, member, remark)
-    if use_horovod and not has_horovod() and member is not None:
+    if use_horovod and member is not None and not has_horovod():
         return Choice(TENSORFLOW, setting, member, "use_horovod is set, but Horovod is not installed")
     if use_horovod or (has_horovod() and any(name in environ for name in _OF_HOROVOD)):
         return Choice(HOROVOD, setting)
