@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -123,6 +124,27 @@ def test_a_rank_hangs(tmp_path: pathlib.Path, launcher: str) -> None:
     wait_for(tmp_path, "step 10,", process)
     text = ended(tmp_path, process, GIVEN)
     assert "rank 1 on %s" % socket.gethostname() in text and "has made no progress" in text
+
+
+@pytest.mark.parametrize("number", usual([1, 3], [1]))
+def test_another_number_of_ranks_resumes(tmp_path: pathlib.Path, number: int) -> None:
+    """Two are stopped in the middle of an epoch; others do the sequences that are left of it."""
+    config = CONFIG % (False, PATIENCE)
+    for old, new in (('"num_seqs": 400', '"num_seqs": 2000'), ("use_horovod = True", "")):
+        assert old in config
+        config = config.replace(old, new)
+    (tmp_path / "toy.config").write_text(config + "num_epochs = 1\n")
+    program = ["-m", "returnn_tf", "toy.config"]
+    process = ranks_runs.start(tmp_path, ranks_runs.launcher("start_ranks"), program)
+    wait_for(tmp_path, "step 20,", process)
+    os.kill(ranks_runs.process_of_rank(tmp_path, 0), signal.SIGUSR1)
+    assert "Stopped by SIGUSR1" in ended(tmp_path, process, GIVEN)
+    done = int(re.findall(r"toy\.001\.step(\d+)\.index", " ".join(os.listdir(tmp_path / "net")))[0])
+    launcher = [sys.executable, "-m", "tests.reliability.start_ranks", str(number)] if number > 1 else []
+    assert ranks_runs.start(tmp_path, launcher, program).wait(ranks_runs.SECONDS) == 0, toy.text_of(tmp_path)[-4000:]
+    steps = done + -(-(2000 - 2 * done) // number)
+    assert "Resuming within epoch 1 after %d batches" % done in toy.text_of(tmp_path)
+    assert "train epoch 1, finished after %d steps" % steps in toy.text_of(tmp_path)
 
 
 #: What one rank has otherwise, as lines of its config, and what the message says.
