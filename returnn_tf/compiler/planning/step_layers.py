@@ -77,7 +77,8 @@ class StepLayers:
         if not self.has_end:
             return zones
         # The number of steps is known only after the loop, so nothing can be computed for each of them before it.
-        candidates = [*varying_layers(self.network, links), *self._users_of_source()]
+        followers = [name for name, spec in self.specs.items() if self.follows_target(spec)]
+        candidates = [*varying_layers(self.network, links), *self._users_of_source(), *followers]
         varying = [name for name in candidates if zones.zones.get(name) is Zone.BEFORE]
         return find_zones(links, roots, forced + varying) if varying else zones
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config import ConfigError
+from returnn_tf.config import Config, ConfigError
 from returnn_tf.tensor import DimKind
 from returnn_tf.util.lazy_tf import tf
 from tests.layers.nets import LENS, config_of, feed
@@ -260,6 +260,22 @@ def test_random_search_differs_and_keeps_the_target_in_search_without_search() -
     kept = run_loop(frame_loop({"search": False}))
     assert kept.beam_scores is None
     np.testing.assert_array_equal(valid(kept.value), valid(feed()["labels"]))
+
+
+def test_a_choice_without_search_in_a_loop_that_ends_by_itself() -> None:
+    """The loop runs until the layer "end" is true for the labels of the target, which nothing else in it decides."""
+    unit = {
+        "prob": {"class": "softmax", "n_out": 5, "from": "prev:output"},
+        "output": {"class": "choice", "target": "labels", "beam_size": 2, "from": "prob", "search": False,
+                   "initial_output": "zeros"},
+        "end": {"class": "compare", "kind": "equal", "value": 0, "from": "output"},
+    }  # fmt: skip
+    loop = {"class": "rec", "from": [], "unit": unit, "target": "labels", "max_seq_len": 7}
+    config = {"extern_data": {"data": {"dim": 3}, "labels": {"dim": 5, "sparse": True}}, "behavior_version": 21}
+    net = Network.from_config(Config({"network": {"output": loop}, **config}), search=True)
+    labels = np.array([[3, 2, 0, 4], [1, 0, 2, 2]], "int32")
+    layer = net.run({"labels": labels, "labels/size0": np.array([4, 4], "int32")}).layers["output"]
+    assert [row[:n].tolist() for row, n in zip(layer.value, layer.sizes[1])] == [[3, 2], [1]]
 
 
 @pytest.mark.slow
