@@ -158,7 +158,10 @@ OTHERWISE: dict[str, tuple[str, list[str]]] = {
     "other_lengths": ("Corpus.frames += RANK", ["differ in their data of 'train'"]),
     "data_fails": ("Corpus.fails_at = 21 if RANK else None", ["rank 1 on ", "sequence 21 is broken"]),
     "labels": ("Corpus.label += 5 * RANK", ["rank 1 on ", "'classes'"]),
-    "nan": ("Corpus.value = float('nan') if RANK else 0.0", ["NaN or Inf, on rank 1/2", "in the key 'data'"]),
+    "nan": (
+        "Corpus.value = float('nan') if RANK else 0.0",
+        ["not finite on rank 1/2", "NaN or Inf, in the key 'data'"],
+    ),
 }
 RANK = """
 import os
