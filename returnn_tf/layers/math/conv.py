@@ -141,5 +141,6 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
             dilations=window.dilations,
             groups=self.groups,
             padding=window.padding,
+            with_empty=not ctx.train,
         )
         return self.finish(ctx, window.axes.from_op(ctx, y, ctx.output), self.plan.filter)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
+from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose, with_sizes
 from returnn_tf.util.lazy_tf import tf
 
@@ -21,6 +22,7 @@ def convolution(
     dilations: Optional[Sequence[int]] = None,
     groups: int = 1,
     padding: Sequence[AxisPadding],
+    with_empty: bool = True,
 ) -> Any:
     """Compute the cross-correlation.
 
@@ -28,6 +30,7 @@ def convolution(
 
     :param x: [N, spatial..., in]
     :param w: [filter..., in / groups, out]; outputs of group g see the inputs of group g
+    :param with_empty: whether spatial axes whose sizes are unknown may be empty
     :return: [N, spatial'..., out]
     """
     rank = len(padding)
@@ -36,7 +39,10 @@ def convolution(
     plain = all(p == padding[0] for p in padding) and isinstance(padding[0], str)
     both = any(s > 1 for s in strides) and any(d > 1 for d in dilations)
     if groups == 1 and plain and padding[0] == "same" and not both:
-        return tf.nn.convolution(x, w, strides=strides, padding="SAME", dilations=dilations)
+        frames: list[Any] = [None] * rank
+        if with_empty and not in_portable_ops():  # kernels of other runtimes know empty outputs
+            x, frames = _with_frames(x, strides)
+        return cut_spatial(tf.nn.convolution(x, w, strides=strides, padding="SAME", dilations=dilations), frames)
     x, frames = pad_spatial(x, size, strides, dilations, padding)
     if groups > 1 and groups == x.shape[-1]:
         y = _depthwise(x, w, strides, dilations)
@@ -48,6 +54,18 @@ def convolution(
     else:
         y = tf.nn.convolution(x, w, strides=strides, padding="VALID", dilations=dilations)
     return cut_spatial(y, frames)
+
+
+def _with_frames(x: Any, strides: Sequence[int]) -> tuple[Any, list[Any]]:
+    """Append one zero to each empty spatial axis of [N, spatial..., channels]; also return the frames of the output.
+
+    oneDNN's kernel, which TensorFlow takes on CPUs with AVX-512, gives an empty output the shape of the input (2.16).
+    """
+    sizes = [size_of(x, axis + 1) for axis in range(len(strides))]
+    if all(isinstance(size, int) for size in sizes):
+        return x, [None] * len(sizes)
+    x = tf.pad(x, [(0, 0), *((0, _none_or_more(1 - size)) for size in sizes), (0, 0)])
+    return x, [None if isinstance(size, int) else -(-size // stride) for size, stride in zip(sizes, strides)]
 
 
 def pad_spatial(
@@ -70,8 +88,14 @@ def pad_spatial(
     for i, (k, stride, dilation, pad) in enumerate(zip(size, strides, dilations, padding)):
         extent = (k - 1) * dilation + 1
         if pad == "same":
-            pads.append(same_padding(size_of(x, i + 1), extent, stride))
-            frames.append(None)
+            length = size_of(x, i + 1)
+            left, right = same_padding(length, extent, stride)
+            if isinstance(length, int):
+                frames.append(None)
+            else:  # it may be 0
+                frames.append(-(-length // stride))
+                right = tf.maximum(right, extent - left - length)
+            pads.append((left, right))
             continue
         left, right = (0, 0) if isinstance(pad, str) else pad
         length = size_of(x, i + 1) + left + right
