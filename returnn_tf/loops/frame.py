@@ -284,6 +284,8 @@ class LoopFrame:
 
     def _lens_of_step(self, step: StepEmitter) -> list[Any]:
         """Return the lengths, int32 [batch * beam], and the size of each axis whose lengths the step defines."""
+        if not self._step_dims:
+            return []
         dims, entries = step.lowering.dims, self._batch * self._loop.beam_size
         lens = [(tf.broadcast_to(dims.get_lens(d), [entries]), tf.identity(dims.get_size(d))) for d in self._step_dims]
         return [x for pair in lens for x in pair]

@@ -63,7 +63,7 @@ def test_of_loops() -> None:
     unit = {"s": {**TANH, "from": "prev:s", "n_out": 4}, "output": {"class": "copy", "from": "s"}}
     loop = {"class": "rec", "from": [], "unit": unit, "target": "classes", "loss": "as_is"}
     every, one = (estimated({"output": {**loop, "checkpoint_steps": again}}) for again in (False, True))
-    assert every - one == (N - 1) * B * 4 * 2  # s, and prev:s, which the product reads
+    assert every - one == (N - 1) * 4 * 2  # s, and prev:s, which the product reads; the same for all sequences
 
 
 def test_of_parameters() -> None:
