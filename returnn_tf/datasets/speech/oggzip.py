@@ -470,8 +470,7 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         parts = []
         for name, path in zip(self._names, self._paths):
             if path.endswith(".zip"):
-                with self._wanted_by("path"):
-                    parts.append(OggZipPart(name, archive=self._local(path), text=texts.get(name)))
+                parts.append(OggZipPart(name, archive=self._local(path), text=texts.get(name)))
             elif name not in with_zip:
                 parts.append(OggZipPart(name, text=texts[name]))
         return parts
@@ -509,7 +508,8 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         def make() -> SharedIndex:
             return _Entries(parts, with_audio=with_audio, prefix=prefix, allowed=allowed).index()
 
-        index = OggZipIndex(parts, shared_index("oggzip", paths, options, make), prefix=prefix)
+        with self._wanted_by("path"):
+            index = OggZipIndex(parts, shared_index("oggzip", paths, options, make), prefix=prefix)
         if not len(index):
             raise FileDataError(
                 "%s: none of its %d sequences is in segment_file %r (%d tags)"
