@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 from typing import Any
@@ -124,3 +125,36 @@ def test_a_share_that_never_comes(
     with pytest.raises(DataError, match="net.001 lacks the share of rank 2 on node, .* all processes see"):
         saver.close()
     assert sorted(all_values(model + ".001")) == sorted(before) and checkpoint.validate(model + ".001") is None
+
+
+def test_a_full_disk_after_the_shares_are_merged_is_told_at_once(
+    trainer: StepTrainer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second attempt would wait for shares that are gone."""
+    model = str(tmp_path / "net")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.files, "publish", full)
+    with pytest.raises(DataError, match="net.001 can't be written: No space left on device"):
+        save(trainer, model, 2, within=False)
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("net")]
+
+
+def test_a_disk_that_is_full_for_a_moment(
+    trainer: StepTrainer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The share of each process is written again."""
+    before, failed = shares.write_bundle, []
+
+    def full_at_first(prefix: str, values: Any) -> None:
+        if prefix not in failed:
+            failed.append(prefix)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        before(prefix, values)
+
+    monkeypatch.setattr(shares, "write_bundle", full_at_first)
+    monkeypatch.setattr(checkpoint.time, "sleep", lambda _: None)
+    prefix = save(trainer, str(tmp_path / "net"), 2, within=True)
+    assert len(failed) == 4 and checkpoint.validate(prefix) is None

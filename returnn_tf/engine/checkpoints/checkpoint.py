@@ -16,13 +16,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, TypeVar
 
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import CheckpointDataError, DataError
 from returnn_tf.datasets.core.safe_files import check_regular
-from returnn_tf.engine.checkpoints.bundle import bundle_suffixes, write_bundle
+from returnn_tf.engine.checkpoints.bundle import Values, bundle_suffixes, write_bundle
 from returnn_tf.engine.checkpoints.shares import Shares
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.disk_errors import RETRY_WAITS, may_pass
@@ -30,6 +30,7 @@ from returnn_tf.util.lazy_tf import tf
 
 GLOBAL_STEP = "global_step"
 _FORMAT = 1
+T = TypeVar("T")
 #: Suffix of the bundle of what is no parameter.
 STATE = ".state"
 _MANIFEST = ".manifest.json"
@@ -68,7 +69,11 @@ def save(
     :param retry_waits: seconds to wait before each further attempt
     :raises DataError: it could not be written, e.g. because the disk is full
     """
-    _retried(prefix, lambda: _write(prefix, params, state, info, shares), retry_waits)
+    bundles = {STATE: state, "": {**params, GLOBAL_STEP: tf.constant(info.step, "int64")}}
+    if shares is None:
+        _retried(prefix, lambda: _write(prefix, bundles, info), retry_waits)
+    else:
+        _write_together(prefix, bundles, info, shares, retry_waits)
 
 
 def save_share(
@@ -86,38 +91,49 @@ def save_share(
     _retried(prefix, lambda: shares.write(prefix, {"": params, STATE: state}), retry_waits)
 
 
-def _retried(prefix: str, write: Callable[[], None], retry_waits: Sequence[float]) -> None:
-    for wait in list(retry_waits) + [None]:
+def _retried(prefix: str, write: Callable[[], T], retry_waits: Sequence[float]) -> T:
+    for wait in [*retry_waits, None]:
         try:
-            write()
-            return
+            return write()
         except (OSError, tf.errors.OpError) as exc:
             if wait is None or not _may_pass(exc):
                 raise CheckpointDataError("The checkpoint %s can't be written: %s" % (prefix, _reason(exc))) from exc
         time.sleep(wait)
+    raise AssertionError("the last attempt returns or raises")
 
 
-def _write(
-    prefix: str, params: Mapping[str, Any], state: Mapping[str, Any], info: CheckpointInfo, shares: Optional[Shares]
+def _write(prefix: str, bundles: Mapping[str, Values], info: CheckpointInfo) -> None:
+    folder, name = os.path.split(os.path.abspath(prefix))
+    with files.staging(folder, name) as temp:
+        suffixes = [suffix for suffix, values in bundles.items() if values]
+        for suffix in suffixes:
+            write_bundle(os.path.join(temp, name + suffix), bundles[suffix])
+        names = [name + suffix + end for suffix in suffixes for end in bundle_suffixes()]
+        _publish(temp, folder, name, files.describe(temp, names), info)
+
+
+def _write_together(
+    prefix: str, bundles: Mapping[str, Values], info: CheckpointInfo, shares: Shares, retry_waits: Sequence[float]
 ) -> None:
     folder, name = os.path.split(os.path.abspath(prefix))
     with files.staging(folder, name) as temp:
-        stored = dict(params)
-        stored[GLOBAL_STEP] = tf.constant(info.step, "int64")
-        bundles = {STATE: state, "": stored}
-        if shares is None:
-            bundles = {suffix: values for suffix, values in bundles.items() if values}
-            for suffix, values in bundles.items():
-                write_bundle(os.path.join(temp, name + suffix), values)
-            names = [name + suffix + end for suffix in bundles for end in bundle_suffixes()]
-            described = files.describe(temp, names)
-        else:
-            described = shares.merge(prefix, bundles, os.path.join(temp, name))
-        manifest = {"format": _FORMAT, **asdict(info), "files": described}
-        with open(os.path.join(temp, name + _MANIFEST), "w", encoding="utf8") as file:
-            json.dump(files.with_checksum(manifest), file, indent=1)
-            file.write("\n")
-        files.publish(temp, folder, [*described, name + _MANIFEST])
+        own = _retried(prefix, lambda: shares.write_into(temp, bundles), retry_waits)
+
+        def finish() -> None:
+            _publish(temp, folder, name, shares.merge(prefix, own, list(bundles), os.path.join(temp, name)), info)
+
+        _retried(
+            prefix, finish, ()
+        )  # merging moves the files of the others, so that nothing is left for a second attempt
+
+
+def _publish(temp: str, folder: str, name: str, described: Mapping[str, Any], info: CheckpointInfo) -> None:
+    """Write the manifest, and move all files from the staging folder into place."""
+    manifest = {"format": _FORMAT, **asdict(info), "files": described}
+    with open(os.path.join(temp, name + _MANIFEST), "w", encoding="utf8") as file:
+        json.dump(files.with_checksum(manifest), file, indent=1)
+        file.write("\n")
+    files.publish(temp, folder, [*described, name + _MANIFEST])
 
 
 def validate(prefix: str) -> Optional[str]:

@@ -64,24 +64,28 @@ class Shares:
         """
         folder = _folder_of(prefix)
         os.makedirs(folder, exist_ok=True)
-        described = self._write(folder, own)
+        described = self.write_into(folder, own)
         for suffix in described:
             for end in bundle_suffixes():
                 files.sync(os.path.join(folder, _SHARE % (self.rank, suffix + end)))
         files.write_text(os.path.join(folder, _DONE % self.rank), json.dumps(described))
 
-    def merge(self, prefix: str, own: Mapping[str, Values], target: str) -> dict[str, dict[str, Any]]:
-        """Write the share of the chief, and merge the shares of all.
+    def merge(
+        self, prefix: str, own: Mapping[str, dict[str, Any]], suffixes: Sequence[str], target: str
+    ) -> dict[str, dict[str, Any]]:
+        """Wait for the shares of the others, and merge all of them. Those of the others are gone after that.
 
         :param prefix: of the checkpoint
-        :param target: the same in the folder where the checkpoint is made
+        :param own: what `write_into` has returned for the chief
+        :param suffixes: of the bundles
+        :param target: the prefix in the folder where the checkpoint is made, with the share of the chief
         :return: size and checksum of each file
         :raises CheckpointDataError: a process has not written its share
         """
         folder, name = os.path.split(target)
-        by_rank = {0: self._write(folder, own), **self._wait(prefix)}
+        by_rank = {0: own, **self._wait(prefix)}
         made: dict[str, dict[str, Any]] = {}
-        for suffix in own:
+        for suffix in suffixes:
             writers = [rank for rank, described in by_rank.items() if suffix in described]
             if not writers:
                 continue
@@ -100,9 +104,9 @@ class Shares:
         shutil.rmtree(_folder_of(prefix), ignore_errors=True)
         return made
 
-    def _write(self, folder: str, own: Mapping[str, Values]) -> dict[str, dict[str, Any]]:
+    def write_into(self, folder: str, own: Mapping[str, Values]) -> dict[str, dict[str, Any]]:
         """Write the bundles of this process that are not empty; return size and checksum of their data by suffix."""
-        described = {}
+        described: dict[str, dict[str, Any]] = {}
         for suffix, values in own.items():
             if values:
                 share = _SHARE % (self.rank, suffix)
