@@ -34,7 +34,11 @@ def test_memory(config, capsys):
     assert main(["check", "--memory", "--no-data", config, *limits]) == 0
     lines = capsys.readouterr().out.split("memory of a step of training, ")[1].splitlines()
     assert lines[0] == "estimated: parameters 72B, gradients 72B, optimizer 144B"
-    assert [line.split()[:2] for line in lines[2:]] == [["50", "10"], ["100", "7"], ["200", "3"], ["500", "1"]]
+    rows = [line.split()[:2] for line in lines[2:]]
+    assert rows == [["50", "10"], ["100", "7"], ["200", "3"], ["500", "1"], ["700", "1"]]
+    assert main(["check", "--memory", "--no-data", config, *limits, "++max_seq_length", "40"]) == 0
+    lines = capsys.readouterr().out.split("memory of a step of training, ")[1].splitlines()
+    assert [line.split()[:2] for line in lines[2:]] == [["40", "10"]]
     assert main(["check", "--memory", "--no-data", config, "++task", "search"]) == 2
     assert "--memory is about training" in capsys.readouterr().err
 

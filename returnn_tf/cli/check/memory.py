@@ -92,10 +92,13 @@ def _batches(plan: Plan, settings: DataSettings) -> Iterator[tuple[int, int, Siz
     frames_of = {key: _limit(settings.batch_size, key) for key in keys}
     longest = {key: _limit(settings.max_seq_length, key) for key in keys}
     most = -1 if settings.max_seqs is None else settings.max_seqs
-    for frames in _LENGTHS:
-        lengths = {key: min(frames, longest[key] or frames, frames_of[key] or frames) for key in keys}
-        if keys and max(lengths.values()) < frames:
+    last = 0
+    for wanted in _LENGTHS:
+        lengths = {key: min(wanted, longest[key] or wanted, frames_of[key] or wanted) for key in keys}
+        frames = max(lengths.values(), default=wanted)
+        if frames == last:  # the limits allow no longer ones
             return
+        last = frames
         limits = [(frames_of[key] or 0) // lengths[key] for key in keys if frames_of[key]]
         limits += [most] if most > 0 else []
         sequences = max(1, min(limits, default=1))
