@@ -8,7 +8,7 @@ import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings.distributed import HOROVOD, SEED, TENSORFLOW, Distributed
-from returnn_tf.engine.distributed import engines, world
+from returnn_tf.engine.distributed import engines, membership, world
 from returnn_tf.engine.distributed.options import is_distributed, options_of
 from returnn_tf.engine.passes.progress import data_settings
 from returnn_tf.tasks.setting_checks import check_options_in_settings
@@ -19,7 +19,25 @@ LAUNCHED = {
     "RETURNN_TF_LOCAL_SIZE": "2",
     "RETURNN_TF_ADDRESSES": "127.0.0.1:7001,127.0.0.1:7002",
 }
-MPI = {"OMPI_COMM_WORLD_SIZE": "2"}
+
+
+def of_mpi(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """Return what Open MPI sets for a process."""
+    values = {"RANK": rank, "SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    return {"OMPI_COMM_WORLD_" + name: str(value) for name, value in values.items()}
+
+
+MPI = of_mpi(1, 2, 1, 2)
+ON_HOSTS = of_mpi(5, 8, 1, 4)  # the variables do not tell the other host
+SRUN = {
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+}
+PLANE = {**SRUN, "SLURM_DISTRIBUTION": "plane=2"}  # the variables do not tell the node of each rank
 OLD: dict[str, Any] = {"use_horovod": True}
 NEW: dict[str, Any] = {"distributed": {}}
 
@@ -32,13 +50,19 @@ def of_engine(name: str) -> dict[str, Any]:
     "settings,environ,installed,engine,remark",
     [
         (OLD, MPI, True, HOROVOD, ""),
+        (OLD, ON_HOSTS, True, HOROVOD, ""),
+        (OLD, PLANE, True, HOROVOD, ""),
         (OLD, {}, True, HOROVOD, ""),
         (OLD, {}, False, HOROVOD, ""),  # an error that tells how to install it
-        (OLD, MPI, False, HOROVOD, ""),
+        (OLD, MPI, False, TENSORFLOW, "Horovod is not installed"),
+        (OLD, SRUN, False, TENSORFLOW, "Horovod is not installed"),
         (OLD, LAUNCHED, True, TENSORFLOW, "returnn-tf launch has started"),
         (OLD, LAUNCHED, False, TENSORFLOW, "returnn-tf launch has started"),
         ({**OLD, **NEW}, LAUNCHED, True, TENSORFLOW, "returnn-tf launch has started"),
         (NEW, MPI, True, HOROVOD, ""),
+        (NEW, MPI, False, TENSORFLOW, ""),
+        (NEW, ON_HOSTS, True, HOROVOD, ""),
+        (NEW, SRUN, True, TENSORFLOW, ""),
         (NEW, {"HOROVOD_SIZE": "2"}, True, HOROVOD, ""),
         (NEW, {"HOROVOD_SIZE": "2"}, False, TENSORFLOW, ""),
         (NEW, LAUNCHED, True, TENSORFLOW, ""),
@@ -61,7 +85,18 @@ def test_choice(
     choice = engines.choose(Config(settings), environ)
     assert (choice.engine, bool(choice.remark)) == (engine, bool(remark)) and remark in choice.remark
     if engine == TENSORFLOW:
-        assert (choice.member is not None) == (environ.items() >= LAUNCHED.items())
+        assert choice.member == membership.find(environ)
+
+
+@pytest.mark.parametrize("settings", [OLD, NEW, of_engine(TENSORFLOW)], ids=str)
+@pytest.mark.parametrize("environ,words", [(ON_HOSTS, "RETURNN_TF_HOSTS"), (PLANE, "SLURM_DISTRIBUTION")], ids=str)
+def test_variables_that_do_not_tell_the_hosts(
+    settings: dict[str, Any], environ: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error for TensorFlow's engine only, which needs them."""
+    monkeypatch.setattr(engines, "has_horovod", lambda: False)
+    with pytest.raises(ConfigError, match=words):
+        engines.choose(Config(settings), environ)
 
 
 @pytest.mark.parametrize(

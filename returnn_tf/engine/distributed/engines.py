@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.settings.distributed import HOROVOD, TENSORFLOW, HorovodSettings
+from returnn_tf.config.settings.distributed import AUTO, HOROVOD, TENSORFLOW, HorovodSettings
 from returnn_tf.engine.distributed import membership
 from returnn_tf.engine.distributed.membership import Membership
 from returnn_tf.engine.distributed.options import is_distributed, options_of
@@ -50,17 +50,19 @@ def choose(config: Config, environ: Mapping[str, str]) -> Choice:
     engine = options_of(config).engine
     use_horovod = HorovodSettings(config).use_horovod
     setting = "use_horovod" if use_horovod else "'engine': %r in distributed" % engine
-    if engine == HOROVOD:
+    launched = membership.RANK in environ
+    wanted = use_horovod or any(name in environ for name in _OF_HOROVOD)
+    if engine == HOROVOD or (engine == AUTO and wanted and not launched and has_horovod()):
         return Choice(HOROVOD, setting)
+    # not before: Horovod finds the ranks itself, also where the variables do not tell the hosts
     member = membership.find(environ)
-    if engine == TENSORFLOW or membership.RANK in environ:
-        remark = "use_horovod is set, but returnn-tf launch has started the processes" if use_horovod else ""
-        return Choice(TENSORFLOW, setting, member, remark)
-    if use_horovod and member is not None and not has_horovod():
-        return Choice(TENSORFLOW, setting, member, "use_horovod is set, but Horovod is not installed")
-    if use_horovod or (has_horovod() and any(name in environ for name in _OF_HOROVOD)):
-        return Choice(HOROVOD, setting)
-    return Choice(TENSORFLOW, setting, member)
+    if not use_horovod:
+        return Choice(TENSORFLOW, setting, member)
+    if launched:
+        return Choice(TENSORFLOW, setting, member, "use_horovod is set, but returnn-tf launch has started the processes")
+    if member is None:
+        return Choice(HOROVOD, setting)  # its error tells how to install it
+    return Choice(TENSORFLOW, setting, member, "use_horovod is set, but Horovod is not installed")
 
 
 def has_horovod() -> bool:
