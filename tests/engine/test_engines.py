@@ -37,6 +37,8 @@ SRUN = {
     "SLURM_LOCALID": "1",
     "SLURM_NODEID": "1",
 }
+PMI2 = {**SRUN, "PMI_RANK": "3", "PMI_SIZE": "4"}  # srun --mpi=pmi2
+HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}  # mpirun of MPICH
 PLANE = {**SRUN, "SLURM_DISTRIBUTION": "plane=2"}  # the variables do not tell the node of each rank
 OLD: dict[str, Any] = {"use_horovod": True}
 NEW: dict[str, Any] = {"distributed": {}}
@@ -63,6 +65,9 @@ def of_engine(name: str) -> dict[str, Any]:
         (NEW, MPI, False, TENSORFLOW, ""),
         (NEW, ON_HOSTS, True, HOROVOD, ""),
         (NEW, SRUN, True, TENSORFLOW, ""),
+        (NEW, PMI2, True, TENSORFLOW, ""),
+        (OLD, PMI2, True, HOROVOD, ""),
+        (NEW, HYDRA, True, HOROVOD, ""),
         (NEW, {"HOROVOD_SIZE": "2"}, True, HOROVOD, ""),
         (NEW, {"HOROVOD_SIZE": "2"}, False, TENSORFLOW, ""),
         (NEW, LAUNCHED, True, TENSORFLOW, ""),

@@ -66,7 +66,8 @@ class Distributed:
 
     engine: str = option(
         AUTO,
-        help="what connects the processes; auto: Horovod if horovodrun or mpirun has started them, else TensorFlow",
+        help="what connects the processes; auto: Horovod if it is installed and horovodrun or mpirun has started them, "
+        "else TensorFlow",
         choices=[AUTO, TENSORFLOW, HOROVOD],
     )
     data: str = option_of(HorovodSettings, "horovod_dataset_distribution")

@@ -13,8 +13,9 @@ from returnn_tf.engine.distributed import membership
 from returnn_tf.engine.distributed.membership import Membership
 from returnn_tf.engine.distributed.options import is_distributed, options_of
 
-#: Set by horovodrun, Open MPI and PMI for each process that they start.
-_OF_HOROVOD = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+#: Set by horovodrun, by the mpirun of Open MPI, and by that of MPICH and Intel MPI for each process that they start.
+#: PMI_SIZE is not among them: srun may set it for any program, whether Horovod was built for that or not.
+_OF_HOROVOD = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ def choose(config: Config, environ: Mapping[str, str]) -> Choice:
     if not use_horovod:
         return Choice(TENSORFLOW, setting, member)
     if launched:
-        return Choice(TENSORFLOW, setting, member, "use_horovod is set, but returnn-tf launch has started the processes")
+        return Choice(
+            TENSORFLOW, setting, member, "use_horovod is set, but returnn-tf launch has started the processes"
+        )
     if member is None:
         return Choice(HOROVOD, setting)  # its error tells how to install it
     return Choice(TENSORFLOW, setting, member, "use_horovod is set, but Horovod is not installed")
