@@ -11,6 +11,7 @@ from returnn_tf.config.settings.distributed import HOROVOD, SEED, TENSORFLOW, Di
 from returnn_tf.engine.distributed import engines, membership, world
 from returnn_tf.engine.distributed.options import is_distributed, options_of
 from returnn_tf.engine.passes.progress import data_settings
+from returnn_tf.logging.log import log
 from returnn_tf.tasks.setting_checks import check_options_in_settings
 
 LAUNCHED = {
@@ -119,6 +120,33 @@ def test_variables_that_do_not_tell_the_hosts(
 )
 def test_several_processes(settings: dict[str, Any], environ: dict[str, str], wanted: bool) -> None:
     assert engines.several_wanted(Config(settings), environ) == wanted
+
+
+@pytest.mark.parametrize(
+    "settings,environ,told",
+    [
+        ({}, MPI, "2 processes were started together (OMPI_COMM_WORLD_SIZE)"),
+        ({}, SRUN, "4 processes were started together (SLURM_STEP_NUM_TASKS)"),
+        ({"use_horovod": False}, SRUN, "4 processes were started together (SLURM_STEP_NUM_TASKS)"),
+        ({"use_horovod": False}, LAUNCHED, "2 processes were started together (RETURNN_TF_ADDRESSES)"),
+        ({}, {}, ""),
+        ({}, {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4"}, ""),
+        ({}, of_mpi(0, 1, 0, 1), ""),
+    ],
+    ids=str,
+)
+def test_processes_that_are_not_connected(
+    settings: dict[str, Any], environ: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning, once, with the setting that connects them."""
+    monkeypatch.setattr(world, "_started", [])
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with log.collected_warnings() as warnings:
+        alone = [world.start(Config(settings)) for _ in range(2)]
+    assert [each.size for each in alone] == [1, 1] and len(warnings) == bool(told)
+    for text in warnings:
+        assert text.startswith(told) and text.endswith("distributed = {}")
 
 
 def test_alone() -> None:

@@ -19,7 +19,7 @@ Run a command in several processes on this machine, which train together by Tens
 
 Each process takes the GPU of its local rank, and its share of the cores. Lines of all but the first one begin with
 their rank. SIGINT, SIGTERM and SIGUSR1 go to all processes: they save and end. When one fails, all end. On several
-machines: srun returnn-tf my.config. More: returnn-tf explain clusters.
+machines: srun returnn-tf my.config ++distributed "{}". More: returnn-tf explain clusters.
 """
 _PROGRAM = "from returnn_tf.cli.main import main; sys.exit(main())"
 
@@ -43,7 +43,8 @@ def run(args: list[str]) -> int:
     if member is not None and member.size > 1:
         raise ClusterError(
             "launch starts all processes itself, but this one is rank %d of %d already, by %s. Run launch once, or "
-            "start the processes without it: srun returnn-tf my.config" % (member.rank, member.size, member.source)
+            'start the processes without it: srun returnn-tf my.config ++distributed "{}"'
+            % (member.rank, member.size, member.source)
         )
     return processes.run(python_command(_PROGRAM, *rest), parsed)
 

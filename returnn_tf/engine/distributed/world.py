@@ -288,10 +288,10 @@ def _connected(config: Config, options: Distributed, choice: Choice) -> World:
 def _warn_of_others() -> None:
     """Warn, once, of processes which were started together but are not connected."""
     launcher, number = started_by(os.environ)
-    if number > 1 and not _started and launcher != "SLURM_STEP_NUM_TASKS":
+    if number > 1 and not _started:
         log.warn(
-            "%s = %d processes were started, but neither distributed nor use_horovod is set: each of them runs on its "
-            "own." % (launcher, number)
+            "%d processes were started together (%s), but the config does not connect them: each of them runs on its "
+            "own. To connect them: distributed = {}" % (number, launcher)
         )
         _started.append(World())
 
