@@ -121,6 +121,23 @@ def test_shards(shar, tmp_path, shard):
     assert [seq.data["raw"].item() for seq in dataset.sequences(1)] == list(TEXTS.values())
 
 
+def test_one_shard_without_number(shar):
+    (shar / "cuts.000000.jsonl.gz").rename(shar / "cuts.jsonl.gz")
+    (shar / "recording.000000.tar").rename(shar / "recording.tar")
+    (shar / "cuts.000001.jsonl.gz").unlink()
+    check(open_(shar), ["one", "two"])
+
+
+@pytest.mark.parametrize("names", [["cuts_train.jsonl.gz", "cuts_dev.jsonl.gz"], ["cuts.train.jsonl"], ["cuts0.jsonl"]])
+def test_a_folder_of_manifests_is_no_corpus(shar, names):
+    for file in shar.iterdir():
+        file.unlink()
+    for name in names:
+        (shar / name).write_bytes(b"")
+    with pytest.raises(DataError, match="is neither a manifest .* nor a folder with cuts.000000.jsonl.gz"):
+        tags(open_(shar))
+
+
 def test_parts(manifest):
     (seq, *_) = open_(manifest(lines(one={"start": 0.25, "duration": 0.125}))).sequences(1)
     np.testing.assert_array_equal(seq.data["data"][:, 0], SAMPLES["one"][2000:3000])

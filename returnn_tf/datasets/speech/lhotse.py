@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import glob
 import os
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from returnn_tf.util.packed_strings import PackedStrings
 _MANIFEST = (".jsonl", ".jsonl.gz")
 _NEEDED = ("start", "channel", "recording", "supervisions")
 _CUTS, _RECORDING = "cuts", "recording"
+#: The end of the path of cuts in the format Lhotse Shar, numbered if there are several shards.
+_SHARD = re.compile(r"/%s((?:\.\d+)?)\.jsonl(?:\.gz)?" % _CUTS)
 #: Endings of members about the data, and of data that a cut lacks.
 _ABOUT, _ABSENT = (".json", ".nometa"), ".nodata"
 _INSTEAD = "write its audio by Lhotse, as shards (CutSet.to_shar) or files (CutSet.save_audios)"
@@ -73,7 +76,7 @@ class LhotseDataset(CorpusDataset):
                 shards.append("")
                 continue
             folder = (path if is_url(path) else glob.escape(path)).rstrip("/")
-            found = [file for file in matching_files("%s/%s*" % (folder, _CUTS)) if file.endswith(_MANIFEST)]
+            found = [file for file in matching_files("%s/%s.*" % (folder, _CUTS)) if _number_of_shard(file) is not None]
             if not found:
                 text = "%r is neither a manifest .jsonl or .jsonl.gz nor a folder with cuts.000000.jsonl.gz etc."
                 raise FileDataError((text + " (current directory: %s)") % (path, os.getcwd()))
@@ -84,11 +87,15 @@ class LhotseDataset(CorpusDataset):
         )
 
 
+def _number_of_shard(cuts: str) -> Optional[str]:
+    """Return ".000012" for cuts.000012.jsonl.gz, "" for cuts.jsonl.gz, None for a file that has another name."""
+    match = _SHARD.fullmatch(cuts[cuts.rfind("/") :])
+    return None if match is None else match[1]
+
+
 def _tar_beside(cuts: str) -> str:
     """Return the path of the shard with the audio of cuts: recording.000012.tar for cuts.000012.jsonl.gz."""
-    folder, _, name = cuts.rpartition("/")
-    number = name[len(_CUTS) :].partition(".jsonl")[0]
-    return "%s/%s%s.tar" % (folder, _RECORDING, number)
+    return "%s/%s%s.tar" % (cuts.rpartition("/")[0], _RECORDING, _number_of_shard(cuts))
 
 
 class LhotseUtterances:
