@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -19,10 +20,12 @@ from returnn_tf.datasets.files import (
     matching_files,
     path_or_content,
 )
+from returnn_tf.datasets.processes.process import WorkerProcess
 from tests.datasets import test_lhotse, test_webdataset
 from tests.datasets.utterances import CHARS, RAW, SAMPLES, TEXTS, check, wav
 
 fsspec = pytest.importorskip("fsspec", reason="remote files are read with the extra 'remote'")
+asynchronous = pytest.importorskip("fsspec.asyn", reason="a part of fsspec")
 
 
 @pytest.fixture(autouse=True)
@@ -179,6 +182,27 @@ def test_what_the_store_says(path, text):
     fsspec.register_implementation("refusing", _Refusing, clobber=True)
     with pytest.raises(DataError, match="option 'path': " + text):
         list(nemo("refusing://" + path).sequences(1))
+
+
+class _Asynchronous(asynchronous.AsyncFileSystem):
+    """Stands for the stores of s3fs, gcsfs and the like: one whose event loop a forked process does not have."""
+
+    protocol = "asynchronous"
+
+    async def _cat_file(self, path, start=None, end=None, **kwargs):
+        return path.encode()
+
+
+def test_a_forked_process_opens_the_store_anew():
+    fsspec.register_implementation("asynchronous", _Asynchronous, clobber=True)
+
+    class Reader:  # local, so it can't be sent to a fresh process
+        def serve(self, connection):
+            connection.send(("content", path_or_content("asynchronous://bucket/a.wav", wanted=False)))
+
+    assert path_or_content("asynchronous://bucket/a.wav", wanted=False) == b"bucket/a.wav"
+    with contextlib.closing(WorkerProcess(Reader(), "reader")) as process:
+        assert process.receive() == ("content", b"bucket/a.wav")
 
 
 def test_no_folder_for_copies(store, monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +32,7 @@ class RemoteFile:
 
     def __init__(self, url: str):
         self.url = url
-        self._store, self._path = _store_of(url)
+        self._store, self._path = _store_of(url, os.getpid())
 
     def read(self) -> bytes:
         """Return the content; DataError if it cannot be read."""
@@ -98,8 +99,11 @@ class RemoteFile:
 
 
 @functools.lru_cache(maxsize=4096)
-def _store_of(url: str) -> tuple[Any, str]:
-    """Return the file system of an address, and the path there."""
+def _store_of(url: str, process: int) -> tuple[Any, str]:
+    """Return the file system of an address, and the path there.
+
+    :param process: its id: a file system with an event loop of its own is of no use in a forked process
+    """
     try:
         import fsspec
     except ImportError as exc:
