@@ -20,6 +20,7 @@ from returnn_tf.config.options import (
     check_options,
     declared_options,
     from_options,
+    log_inert,
     option,
     own_options_first,
     probability,
@@ -133,6 +134,38 @@ FITS = [
 def test_types(expected, value, fits):
     """What fits an annotation."""
     assert fits_type(value, expected) == fits
+
+
+@dataclasses.dataclass(frozen=True)
+class Dependent:
+    """Options of which some need others."""
+
+    audio: Optional[dict[str, Any]] = option(None, help="features")
+    folder: Optional[str] = option(None, help="of the files", needs="audio")
+    rate: float = option(0.0, help="dropout")
+    axes: Optional[int] = option(None, help="of the mask", needs="rate")
+    text: Optional[str] = option("txt", help="ending")
+    field: Optional[str] = option(None, help="of the text", needs=("text", "audio"))
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ({"folder": "x"}, "'folder' has no effect: it needs audio"),
+        ({"folder": "x", "audio": None}, ""),
+        ({"folder": "x", "audio": {}}, ""),
+        ({"axes": 1}, "'axes' has no effect: it needs rate"),
+        ({"axes": 1, "rate": 0}, ""),
+        ({"field": "x"}, ""),
+        ({"field": "x", "text": None}, ""),
+    ],
+)
+def test_what_needs_another_option(given, told, caplog):
+    """Where a config turns that one off, with None or 0, nothing is logged: it does so on purpose."""
+    log_inert.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="returnn_tf"):
+        check_options(Dependent, given, where="here")
+    assert [record.getMessage() for record in caplog.records] == (["here: option " + told] if told else [])
 
 
 def test_type_names():

@@ -64,9 +64,13 @@ class KaldiDataset(CorpusWithArrays):
             None, help="{data key: name of a scp file in the directory}, e.g. {'data': 'feats.scp'}"
         )
         root: Optional[str] = option(
-            None, help="directory of relative paths in scp files; default: the current one, as in Kaldi's recipes"
+            None,
+            help="directory of relative paths in scp files; default: the current one, as in Kaldi's recipes",
+            needs=("audio", "arrays"),
         )
-        run_pipes: bool = option(False, help="run commands in wav.scp, whose output is audio, as your user")
+        run_pipes: bool = option(
+            False, help="run commands in wav.scp, whose output is audio, as your user", needs="audio"
+        )
 
     def setup(self) -> None:
         """Check all options, and read the first entry of each array; the rest is read when the first epoch begins."""

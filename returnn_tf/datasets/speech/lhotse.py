@@ -58,7 +58,9 @@ class LhotseDataset(CorpusDataset):
             help="manifest .jsonl or .jsonl.gz of cuts, folder with cuts.*.jsonl.gz and recording.*.tar, or a list"
         )
         audio_dir: Optional[str] = option(
-            None, help="directory of audio files with a relative path; default: the current one, as in Lhotse"
+            None,
+            help="directory of audio files with a relative path; default: the current one, as in Lhotse",
+            needs="audio",
         )
         with_text: bool = option(True, help="False: the supervisions have no texts")
 

@@ -48,7 +48,9 @@ class NeMoDataset(CorpusDataset):
     class Options(CorpusDataset.Options):
         path: Union[str, list[Any]] = option(help="manifest, .gz allowed, or a list of several")
         audio_dir: Optional[str] = option(
-            None, help="directory of audio files with a relative path; default: that of the manifest"
+            None,
+            help="directory of audio files with a relative path; default: that of the manifest",
+            needs="audio",
         )
         tag_field: Optional[str] = option(None, help="field of the lines with the tag, e.g. 'id'")
         text_field: Optional[str] = option(

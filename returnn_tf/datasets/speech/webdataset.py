@@ -81,7 +81,9 @@ class WebDataset(CorpusWithArrays):
             None, help="{data key: ending of its members}, 'npy', 'ali.npy', 'cls', ..."
         )
         audio_member: Optional[str] = option(
-            None, help="ending of the members with audio; default: %s, the first that is there" % ", ".join(_AUDIO)
+            None,
+            help="ending of the members with audio; default: %s, the first that is there" % ", ".join(_AUDIO),
+            needs="audio",
         )
         text_member: Optional[str] = option("txt", help="ending of the members with the text; None: there is no text")
         text_field: Optional[str] = option(None, help="the members are JSON, and this is the field with the text")
