@@ -79,7 +79,8 @@ def test_members(shard):
     check(open_(shard))
     check(pickle.loads(pickle.dumps(open_(shard))))
     check(open_(shard, text_member="json", text_field="words"))
-    dataset = open_(shard, audio=None, targets=None, text_member=None, arrays={"data": "feat.npy", "who": "cls"})
+    check(open_(shard, text_member="JSON", text_field="words", audio_member="WAV"))  # endings of members are lowered
+    dataset = open_(shard, audio=None, targets=None, text_member=None, arrays={"data": "feat.NPY", "who": "cls"})
     assert dataset.data_keys == ["data", "who"] and dataset.num_inputs == 3 and dataset.data_specs["who"].ndim == 0
     for number, seq in enumerate(dataset.sequences(1)):
         np.testing.assert_array_equal(seq.data["data"], ARRAYS[seq.tag])
@@ -229,6 +230,15 @@ def test_a_shard_that_becomes_shorter(shard, tmp_path):
     "options, text",
     [
         ({"text_field": "words"}, "option 'text_field' needs a text_member with JSON"),
+        ({"text_field": "words", "text_member": "TXT"}, "option 'text_field' needs a text_member with JSON"),
+        (
+            {"text_field": "words", "text_member": None, "targets": None},
+            "option 'text_field' needs a text_member with JSON",
+        ),
+        (
+            {"text_member": None, "targets": None, "orth_post_process": "lowercase"},
+            "option 'orth_post_process' needs texts, but the corpus is without",
+        ),
         ({"path": "{9..1}.tar"}, "the range '{9..1}' of shards is empty"),
         ({"audio": None, "targets": None, "text_member": None}, "there is no data key"),
     ],

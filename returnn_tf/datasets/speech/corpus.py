@@ -118,8 +118,10 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
         self._filter = EpochFilter.parse(opts.epoch_wise_filter, owner=self._owner())
         self._post_process = make_post_processing(opts.orth_post_process, owner="%s: orth_post_process" % self._owner())
         random_subset(0, opts.fixed_random_subset, 0, self._owner())
-        if not self.has_text() and self.targets is not None:
-            raise FileError("%s: option 'targets' needs texts, but the corpus is without" % self._owner())
+        has_text = self.has_text()
+        for name, is_given in (("targets", self.targets is not None), ("orth_post_process", opts.orth_post_process)):
+            if is_given and not has_text:
+                raise FileError("%s: option %r needs texts, but the corpus is without" % (self._owner(), name))
         self.data_specs = self.specs_by_key()
         if not self.data_specs and not getattr(opts, "arrays", None):
             raise FileError("%s: there is no data key: without audio, texts" % self._owner())

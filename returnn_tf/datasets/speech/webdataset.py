@@ -90,14 +90,18 @@ class WebDataset(CorpusWithArrays):
         shard_in_tag: bool = option(False, help="tags are SHARD:KEY, for keys that are unique in a shard only")
 
     def setup(self) -> None:
-        """Check all options; the shards are read when the first epoch begins."""
+        """Check all options, and read the first of each array; the shards are read when the first epoch begins."""
+        self._audio_member, self._text_member = map(_lowered, (self.opts.audio_member, self.opts.text_member))
         super().setup()
-        if self.opts.text_field is not None and self.opts.text_member == "txt":
+        if self.opts.text_field is not None and self._text_member in (None, "txt"):
             raise FileError("%s: option 'text_field' needs a text_member with JSON, e.g. 'json'" % self._owner())
 
     def has_text(self) -> bool:
         """Return whether there are members with a text."""
-        return self.opts.text_member is not None
+        return self._text_member is not None
+
+    def _checked_arrays(self) -> dict[str, str]:
+        return {key: ending.lower() for key, ending in super()._checked_arrays().items()}
 
     def first_array(self, name: str) -> NDArray[Any]:
         """Return an array of the first sequence."""
@@ -114,12 +118,17 @@ class WebDataset(CorpusWithArrays):
         shards = list(itertools.chain.from_iterable(map(shards_of, self.paths)))
         return WebUtterances(
             [(shard, local_copy(shard, wanted=opts.use_cache_manager)) for shard in shards],
-            text_member=opts.text_member,
+            text_member=self._text_member,
             text_field=opts.text_field,
-            audio_members=None if self.features is None else (opts.audio_member,) if opts.audio_member else _AUDIO,
+            audio_members=None if self.features is None else (self._audio_member,) if self._audio_member else _AUDIO,
             arrays=list(self.arrays.values()),
             shard_in_tag=opts.shard_in_tag,
         )
+
+
+def _lowered(ending: Optional[str]) -> Optional[str]:
+    """Return an ending in small letters, as those of the members are compared."""
+    return None if ending is None else ending.lower()
 
 
 def samples_of(path: str, name: str) -> Iterator[tuple[str, dict[str, Member]]]:
