@@ -57,6 +57,12 @@ def _guarded(args: list[str]) -> int:
         return _failed("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         return 0  # "returnn-tf layers | head"
+    except SystemExit as exc:
+        # no other exit code than ours: schedulers, and those that start several processes, go by what they mean
+        place = error_in_config(exc) if exc.code else None
+        if place is None:
+            raise
+        return _failed_in_config(place, exc)
     except MemoryError as exc:
         text = "out of memory: %s. %s" % (str(exc) or "allocation failed", _MORE_MEMORY)
         return _failed(text, EXIT_BUG, cause=exc, topic="memory")

@@ -85,8 +85,10 @@ def _run(args: list[str], stop: StopRequest) -> int:
     members = world.start(config)
     try:
         code = _run_task(config, members, stop)
-    except Exception as exc:
-        members.failed(str(exc) if isinstance(exc, (ConfigError, DataError)) else "%s: %s" % (type(exc).__name__, exc))
+    except (Exception, SystemExit) as exc:
+        if not isinstance(exc, SystemExit) or exc.code:  # else code of the config ends the run as done
+            what = str(exc) if isinstance(exc, (ConfigError, DataError)) else "%s: %s" % (type(exc).__name__, exc)
+            members.failed(what)
         raise
     members.leave()
     log.write(3, log.elapsed_line())

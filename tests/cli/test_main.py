@@ -14,6 +14,7 @@ from returnn_tf._version import __version__, shown_version
 from returnn_tf.cli.commands import COMMANDS, GROUPS, RUN, Command, fitted
 from returnn_tf.cli.main import main
 from returnn_tf.config import DataError
+from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
 from returnn_tf.tasks import registry
 from returnn_tf.util.lazy_tf import tf
@@ -149,6 +150,16 @@ def test_log_file_and_callback(config, task, tmp_path):
             ["++task", "nop"],
             "my.config:3: ZeroDivisionError: division by zero\n    1 / 0",
         ),
+        (
+            "import sys\ndef startup_callback(config):\n  sys.exit(3)",
+            ["++task", "nop"],
+            "my.config:4: SystemExit: 3\n    sys.exit(3)",
+        ),
+        (
+            "def startup_callback(config):\n  raise SystemExit('no data')",
+            ["++task", "nop"],
+            "my.config:3: SystemExit: no data\n",
+        ),
         ("", ["++task", "config:run"], "no function 'run'"),
     ],
 )
@@ -158,6 +169,22 @@ def test_mistakes_of_the_user(config, task, capsys, text, args, message):
     assert main([config(text)] + args) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ") and message in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("value, told", [("3", ["SystemExit: 3"]), ("'no data'", ["SystemExit: no data"]), ("0", [])])
+def test_code_of_the_config_that_exits(config, task, monkeypatch, value, told):
+    """The other processes learn that this one has failed, if it has."""
+    seen = []
+    monkeypatch.setattr(World, "failed", lambda world, text: seen.append(text))
+    task(lambda config: 0)
+    path = config("import sys\ndef startup_callback(config):\n  sys.exit(%s)" % value)
+    if told:
+        assert main([path, "++task", "for_test"]) == 2
+    else:
+        with pytest.raises(SystemExit) as end:
+            main([path, "++task", "for_test"])
+        assert not end.value.code
+    assert seen == told
 
 
 def test_missing_config(capsys):

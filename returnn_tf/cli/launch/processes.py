@@ -32,8 +32,8 @@ _PAUSE = 0.5  # seconds between looks at the processes without a signal of the k
 _BLOCK = 1 << 16
 _LONGEST_LINE = 1 << 16
 _PR_SET_PDEATHSIG = 1
-#: Exit codes of a rank that means the others can't go on. Others tell that it was stopped and has saved: the rest may
-#: still be saving.
+#: Exit codes of a rank that means the others can't go on. Others tell that it was stopped and has saved, such as the
+#: ``requeue_exit_code`` of its config, which is not known here: the rest may still be saving.
 _FAILED = (1, 2)
 
 
