@@ -131,14 +131,16 @@ def test_world_size_may_have_changed_since_the_start(monkeypatch: pytest.MonkeyP
     assert worlds.start(config).size == 2
 
 
-def test_start_epoch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be obeyed at each new meeting; without elastic mode it is nobody's business here."""
-    for value in (1, "auto", None):
-        monkeypatch.delenv("HOROVOD_ELASTIC", raising=False)
-        elastic.check(World(), Config({"start_epoch": value}))
-        monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-        if value == 1:
-            with pytest.raises(ConfigError, match="start_epoch.*Remove it"):
-                elastic.check(World(), Config({"start_epoch": value}))
-        else:
-            elastic.check(World(), Config({"start_epoch": value}))
+@pytest.mark.parametrize("name, value", [("start_epoch", 1), ("save_sharded", True)])
+def test_refused_settings(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without elastic mode they are nobody's business here."""
+    elastic.check(World(), Config({name: value}))
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    with pytest.raises(ConfigError, match="%s.*Remove it" % name):
+        elastic.check(World(), Config({name: value}))
+
+
+@pytest.mark.parametrize("name, value", [("start_epoch", "auto"), ("start_epoch", None), ("save_sharded", False)])
+def test_the_same_settings_without_effect(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    elastic.check(World(), Config({name: value}))

@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 from returnn_tf.config import Config
 from returnn_tf.config.errors import HorovodError
+from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
@@ -34,13 +35,21 @@ def lost_rank(exc: BaseException) -> Exception:
 def check(world: Any, config: Config) -> None:
     """Check that the config allows elastic mode, if the processes were started in it.
 
-    :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost
+    :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost; or
+        ``save_sharded``, where a lost process leaves the chief waiting for its share while the others regroup
     """
-    if world.elastic and TrainingSettings(config).start_epoch != "auto":
+    if not world.elastic:
+        return
+    if TrainingSettings(config).start_epoch != "auto":
         raise HorovodError(
             "%s: whenever a process is lost, elastic training resumes from its newest checkpoint, but start_epoch "
             "would restart it. Remove it, or start without --min-np."
             % TrainingSettings(config).describe_source("start_epoch")
+        )
+    if CheckpointSettings(config).save_sharded:
+        raise HorovodError(
+            "%s: it needs all processes until a checkpoint is written, but in elastic training they may leave at any "
+            "time. Remove it, or start without --min-np." % CheckpointSettings(config).describe_source("save_sharded")
         )
 
 
