@@ -98,10 +98,11 @@ class TensorFlowCollectives(Collectives):
                 content = b"".join(value.tobytes() for value in values)
                 sent = tf.constant(np.frombuffer(content.ljust(words * _WORD, b"\0"), "int32"))
             content = self._host.broadcast(sent, words, "world.broadcast.%d" % number).numpy().tobytes()
+            start = 0
             for variable, value in zip(chunk, values):
-                found = np.frombuffer(content[: value.nbytes], value.dtype).reshape(value.shape)
+                found = np.frombuffer(content, value.dtype, value.size, start).reshape(value.shape)
                 variable.assign(found)
-                content = content[value.nbytes :]
+                start += value.nbytes
 
     def lost_rank(self, exc: BaseException) -> str:
         """Return what gRPC says of the broken connection."""
