@@ -212,7 +212,11 @@ def test_a_vector_that_is_cut_off(arrays, tmp_path):
 
 
 BAD = {
-    "no directory": ({}, {"path": "gone"}, "option 'path': file 'gone/wav.scp' does not exist"),
+    "no directory": ({}, {"path": "gone"}, "option 'path': 'gone' is no directory .current directory: "),
+    "one of two": ({}, {"path": ["data/train", "gone"]}, "option 'path': 'gone' is no directory"),
+    "texts of none": ({}, {"path": "gone", "audio": None, "targets": None}, "option 'path': 'gone' is no directory"),
+    "a file": ({}, {"path": "data/train/text"}, "option 'path': 'data/train/text' is no directory"),
+    "another": ({}, {"path": "wav"}, "option 'path': file 'wav/wav.scp' does not exist"),
     "no wav": ({"wav__scp": ""}, {}, "text file 'data/train/wav.scp' is empty"),
     "no path": ({"wav__scp": "one\n"}, {}, "'one' .*line 1: the audio file is missing behind the name in .*wav.scp'"),
     "no audio": (
@@ -276,6 +280,24 @@ def test_without_text(kaldi, tmp_path):
     assert dataset.data_keys == ["data"] and tags(dataset) == list(TEXTS)
     with pytest.raises(DataError, match="option 'path': file 'data/train/text' does not exist"):
         tags(open_())
+
+
+@pytest.mark.parametrize("paths", [["data/train", "more"], ["more", "data/train"]], ids=["first", "second"])
+def test_text_in_one_directory_of_two(kaldi, paths):
+    kaldi("more", wav__scp="x-one wav/one.wav\n")
+    dataset = open_(path=paths, targets=None)
+    assert dataset.data_keys == ["data", "orth", "raw"]
+    assert len([dataset.read(index, 1, ["data"]) for index in range(dataset.num_seqs)]) == 4
+    with pytest.raises(
+        DataError, match="sequence 'x-one' .*more/wav.scp', line 1: directory 'more' has no file 'text'"
+    ):
+        list(dataset.sequences(1))
+
+
+def test_neither_audio_nor_text(kaldi, tmp_path):
+    (tmp_path / "data/train/text").unlink()
+    with pytest.raises(ConfigError, match="there is no data key: the corpus has no texts, and the option 'audio' is"):
+        open_(audio=None, targets=None)
 
 
 def test_a_name_without_archive(arrays, tmp_path):

@@ -111,10 +111,7 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
         """Check all options; the corpus is read when the first epoch begins."""
         opts = self.opts
         self.set_up(audio=opts.audio, targets=opts.targets)
-        paths = opts.path if isinstance(opts.path, (list, tuple)) else [opts.path]
-        if not paths:
-            raise FileError("%s: option 'path' is empty" % self._owner())
-        self.paths = [path_of(path, where="%s: option 'path'" % self._owner()) for path in paths]
+        self.paths = self._checked_paths()
         self._filter = EpochFilter.parse(opts.epoch_wise_filter, owner=self._owner())
         self._post_process = make_post_processing(opts.orth_post_process, owner="%s: orth_post_process" % self._owner())
         random_subset(0, opts.fixed_random_subset, 0, self._owner())
@@ -124,7 +121,14 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
                 raise FileError("%s: option %r needs texts, but the corpus is without" % (self._owner(), name))
         self.data_specs = self.specs_by_key()
         if not self.data_specs and not getattr(opts, "arrays", None):
-            raise FileError("%s: there is no data key: without audio, texts" % self._owner())
+            text = "%s: there is no data key: the corpus has no texts, and the option 'audio' is not given"
+            raise FileError(text % self._owner())
+
+    def _checked_paths(self) -> list[str]:
+        given = self.opts.path if isinstance(self.opts.path, (list, tuple)) else [self.opts.path]
+        if not given:
+            raise FileError("%s: option 'path' is empty" % self._owner())
+        return [path_of(path, where="%s: option 'path'" % self._owner()) for path in given]
 
     def specs_by_key(self) -> dict[str, DataSpec]:
         """Return the format of all data keys that the options and the corpus allow."""

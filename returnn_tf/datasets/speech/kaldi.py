@@ -48,8 +48,8 @@ class KaldiDataset(CorpusWithArrays):
     With ``run_pipes`` they are run by bash, for each utterance.
 
     Data keys: ``data`` are features, ``classes`` labels, ``orth`` the bytes of the text, ``raw`` is the text, and those
-    of ``arrays``; the text only if there is the file ``text``. For ``sorted`` etc. the length of a sequence is that in
-    ``utt2dur``, ``segments``, ``utt2num_frames`` or the audio file, the first of these that is there.
+    of ``arrays``; the text only if a directory has the file ``text``. For ``sorted`` etc. the length of a sequence is
+    that in ``utt2dur``, ``segments``, ``utt2num_frames`` or the audio file, the first of these that is there.
 
     >>> from returnn_tf.datasets import Dataset
     >>> train = {"class": "KaldiDataset", "path": "data/train", "audio": None, "arrays": {"data": "feats.scp"},
@@ -77,6 +77,14 @@ class KaldiDataset(CorpusWithArrays):
         self._archives = Archives(self.opts.root, use_cache_manager=self.opts.use_cache_manager)
         super().setup()
 
+    def _checked_paths(self) -> list[str]:
+        paths = super()._checked_paths()
+        for path in paths:
+            if not is_url(path) and not os.path.isdir(path):
+                text = "%s: option 'path': %r is no directory (current directory: %s)"
+                raise FileDataError(text % (self._owner(), path, os.getcwd()))
+        return paths
+
     def first_array(self, name: str) -> NDArray[Any]:
         """Return what the first line of a scp file refers to."""
         path = os.path.join(self.paths[0], name)
@@ -87,8 +95,8 @@ class KaldiDataset(CorpusWithArrays):
             raise FileDataError("file %r, line 1: %s" % (path, exc)) from exc
 
     def has_text(self) -> bool:
-        """Return whether there are transcriptions, or have to be."""
-        return self.opts.targets is not None or exists(os.path.join(self.paths[0], "text"))
+        """Return whether there are transcriptions, be it in one directory only, or have to be."""
+        return self.opts.targets is not None or any(exists(os.path.join(path, "text")) for path in self.paths)
 
     def open_corpus(self) -> KaldiUtterances:
         """Read the tables."""
