@@ -33,7 +33,7 @@ class NeMoDataset(CorpusDataset):
     at the end of the file. The tag is ``audio_filepath``, with an offset ``audio_filepath@offset``, or the value of
     ``tag_field``.
 
-    The lines are indexed when the first epoch begins, with 16 bytes for each and its tag; they stay on the disk.
+    The lines are indexed when the first epoch begins, with 24 bytes for each and its tag; they stay on the disk.
 
     Data keys: ``data`` are features, ``classes`` labels, ``orth`` the bytes of the text, ``raw`` is the text. For
     ``sorted`` etc. the length of a sequence is its ``duration``.

@@ -172,7 +172,7 @@ def _array_of(content: bytes, ending: str) -> NDArray[Any]:
 
 
 class WebUtterances:
-    """The sequences of shards: 10 bytes for each, 16 for each member that is needed, and the keys.
+    """The sequences of shards: 4 bytes for each, 16 for each member that is needed, and the keys.
 
     :param shards: name and local path of each
     :param text_member: ending of the members with the text
