@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
@@ -18,6 +20,7 @@ from returnn_tf.engine.distributed.membership import Membership
 from tests.waiting import LONG, until
 
 HERE = socket.gethostname()
+PYTHON = "%d.%d" % sys.version_info[:2]
 _HELLO = b"0" * 32 + b"00000002"  # of rank 2
 
 
@@ -205,10 +208,25 @@ def test_a_rank_that_ends_early(members: list[Membership]) -> None:
     assert the_error(meet(members[:2], LONG, visit)) == "Rank 2 on b (process 7) has ended before all ranks had started"
 
 
-def test_a_version_that_says_something_else(members: list[Membership]) -> None:
-    with saying(_HELLO + b'{"host": "b", "new": 1}\n') as say:
+@pytest.mark.parametrize(
+    "told, shown",
+    [
+        ({}, "another version"),
+        ({"versions": ["0.1.0"]}, "another version"),
+        ({"versions": {"Python": PYTHON}}, "another version"),
+        ({"versions": {"Python": PYTHON, "returnn_tf": "0.1.0"}}, "0.1.0"),
+        ({"versions": {"returnn_tf": __version__}}, "another version"),
+    ],
+    ids=str,
+)
+def test_a_version_that_says_something_else(members: list[Membership], told: dict[str, Any], shown: str) -> None:
+    """The error is about what it tells; not about what it doesn't."""
+    content = json.dumps({"host": "b", "new": 1, **told}).encode("ascii") + b"\n"
+    with saying(_HELLO + content) as say:
         text = the_error(meet(members[:2], LONG, say))
-    assert "returnn_tf: %s on ranks 0 (%s), 1 (%s); another version on rank 2 (b)" % (__version__, HERE, HERE) in text
+    assert text.endswith(
+        "same. returnn_tf: %s on ranks 0 (%s), 1 (%s); %s on rank 2 (b)" % (__version__, HERE, HERE, shown)
+    )
 
 
 def test_ranks_with_other_addresses_are_named_as_a_cause(members: list[Membership]) -> None:

@@ -79,11 +79,19 @@ def versions() -> dict[str, str]:
 
 
 def _arrival(message: dict[str, Any]) -> Arrival:
-    """Return what a rank says, which may be of a version that says something else."""
+    """Return what a rank says, which may be of a version of this package that says something else.
+
+    Its version differs then, even by another state of the same number. What it does not tell is taken to be as here, so
+    that the error is about what is known.
+    """
     try:
         return Arrival(**message)
     except TypeError:
-        return Arrival(str(message.get("host")), 0, {"returnn_tf": "another version"}, "")
+        told = message.get("versions")
+        texts = {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+        own = texts.get("returnn_tf", __version__)
+        texts["returnn_tf"] = "another version" if own == __version__ else own
+        return Arrival(str(message.get("host")), 0, {**versions(), **texts})
 
 
 @dataclass(frozen=True)
