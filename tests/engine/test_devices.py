@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Optional
 
 import pytest
 
@@ -66,3 +67,56 @@ def test_wrong_session_options(options: Any, message: str) -> None:
 
 def test_memory_is_told() -> None:
     assert devices.memory_text().startswith(("0B", "1", "2", "3", "4", "5", "6", "7", "8", "9"))
+
+
+class Driver:
+    """CUDA's driver.
+
+    :param fails: the function that does
+    """
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+
+    def cuInit(self, flags: int) -> int:
+        """Return an error code."""
+        return 100 * (self.fails == "cuInit")
+
+    def cuDeviceGet(self, device: Any, number: int) -> int:
+        """Return an error code."""
+        device._obj.value = number + 7
+        return 101 * (self.fails == "cuDeviceGet")
+
+    def cuDeviceGetPCIBusId(self, text: Any, size: int, device: Any) -> int:
+        """Return an error code."""
+        text.value = b"0000:%02X:00.0" % device.value
+        return 101 * (self.fails == "cuDeviceGetPCIBusId" or len(text) != size)
+
+
+@pytest.mark.parametrize(
+    "gpus, driver, expected",
+    [
+        ([], Driver(), ""),
+        (["/physical_device:GPU:0"], Driver(), "0000:07:00.0"),
+        (["/physical_device:GPU:1"], Driver(), "0000:08:00.0"),
+        (["/physical_device:GPU:0"], Driver("cuInit"), "0 of CUDA_VISIBLE_DEVICES=2,3"),
+        (["/physical_device:GPU:1"], Driver("cuDeviceGet"), "1 of CUDA_VISIBLE_DEVICES=2,3"),
+        (["/physical_device:GPU:1"], Driver("cuDeviceGetPCIBusId"), "1 of CUDA_VISIBLE_DEVICES=2,3"),
+        (["/physical_device:GPU:1"], None, "1 of CUDA_VISIBLE_DEVICES=2,3"),
+    ],
+)
+def test_the_gpu_in_use(
+    gpus: list[str], driver: Optional[Driver], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its place in the machine; by its number where CUDA does not tell that."""
+
+    def load(name: str) -> Any:
+        assert name == "libcuda.so.1"
+        if driver is None:
+            raise OSError("no such file")
+        return driver
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.setattr(devices.ctypes, "CDLL", load)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [SimpleNamespace(name=name) for name in gpus])
+    assert devices.gpu_in_use() == expected

@@ -7,9 +7,13 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
+from returnn_tf.config import ConfigError
+from returnn_tf.config.settings.distributed import AUTO, NCCL, RING
 from returnn_tf.engine.distributed import tf_collectives
 from returnn_tf.engine.distributed.membership import Membership
 from returnn_tf.engine.distributed.tf_collectives import TensorFlowCollectives
+from returnn_tf.engine.distributed.world import MultiProcessWorld
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -40,8 +44,88 @@ def test_variables_of_all_types_arrive(sizes: list[int]) -> None:
     wire = Wire()
     for rank in range(2):
         variables = [tf.Variable(value if rank == 0 else np.zeros_like(value)) for value in values]
-        collectives = of_rank(rank, 2, tf_collectives.RING)
+        collectives = of_rank(rank, 2, RING)
         collectives._host = wire  # type: ignore[assignment]
         collectives.broadcast(variables)
         for variable, value in zip(variables, values):
             np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the implementation of each group of devices that is made; none of them is."""
+    made: list[str] = []
+    monkeypatch.setattr(tf_collectives, "_Group", lambda key, device, size, hint: made.append(hint))
+    return made
+
+
+def found(gpus: list[str], communication: str, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> TensorFlowCollectives:
+    """Return the collectives of a rank, where the GPUs of the ranks are these, each on a machine of its own."""
+
+    def gather(own: TensorFlowCollectives, content: bytes, name: str) -> list[bytes]:
+        all_of_them = [("%s on node%d" % (gpu, other) if gpu else "").encode() for other, gpu in enumerate(gpus)]
+        assert content == all_of_them[rank]
+        return all_of_them
+
+    monkeypatch.setattr(TensorFlowCollectives, "gather", gather)
+    monkeypatch.setattr(tf_collectives.devices, "gpu_in_use", lambda: gpus[rank])
+    return of_rank(rank, len(gpus), communication)
+
+
+@pytest.mark.parametrize("communication", [AUTO, NCCL])
+def test_gradients_go_by_nccl_between_gpus(
+    communication: str, groups: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the GPUs of two machines are called the same."""
+    collectives = found(["0000:3B:00.0", "0000:3B:00.0"], communication, monkeypatch)
+    assert groups == [RING, NCCL] and collectives.remark == "gradients by NCCL"
+
+
+@pytest.mark.parametrize(
+    "gpus, fault",
+    [
+        (["0000:3B:00.0", ""], "rank 1 has no GPU"),
+        (["", "0000:3B:00.0"], "rank 0 has no GPU"),
+        (["", ""], "rank 0 has no GPU"),
+    ],
+)
+def test_gradients_go_in_a_ring_else(
+    gpus: list[str], fault: str, groups: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rank tells why, unless nobody expects otherwise."""
+    with log.collected_warnings() as warnings:
+        found(gpus, AUTO, monkeypatch)
+    assert [text.split(". ")[0] for text in warnings] == [
+        "Gradients are summed in a ring, not by NCCL, as %s" % fault
+    ] * any(gpus)
+    with log.collected_warnings() as warnings:
+        found(gpus, AUTO, monkeypatch, rank=1)
+        found(gpus, RING, monkeypatch)
+    assert not warnings and groups == [RING] * 3
+    with pytest.raises(ConfigError, match="needs a GPU for each rank, but " + fault):
+        found(gpus, NCCL, monkeypatch)
+
+
+def test_the_log_tells_how_gradients_go(groups: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETURNN_TF_WORLD", "")  # restored afterwards
+    for gpus, remark, expected in (
+        (["a", "b"], "", "connected by TensorFlow (gradients by NCCL)"),
+        (["a", "b"], "why", "connected by TensorFlow (why; gradients by NCCL)"),
+        (["", ""], "why", "connected by TensorFlow (why)"),
+        (["", ""], "", "connected by TensorFlow"),
+    ):
+        assert MultiProcessWorld(found(gpus, AUTO, monkeypatch), remark).connection == expected
+
+
+@pytest.mark.parametrize(
+    "gpus, fault",
+    [
+        (["a", "b", "c"], ""),
+        (["a", "b", "a"], "ranks 0 and 2 share GPU a"),
+        (["b", "a", "a", "b"], "ranks 1 and 2 share GPU a"),
+        (["a", "", ""], "rank 1 has no GPU"),
+    ],
+    ids=str,
+)
+def test_gpus_of_their_own(gpus: list[str], fault: str) -> None:
+    assert tf_collectives._not_of_their_own(gpus) == fault

@@ -15,6 +15,8 @@ class Collectives:
 
     #: name of the engine in messages
     engine = ""
+    #: how gradients are sent, for the log, if that is worth telling
+    remark = ""
     rank = 0
     size = 1
     local_rank = 0

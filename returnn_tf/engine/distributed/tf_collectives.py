@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
@@ -12,7 +11,9 @@ import numpy as np
 from returnn_tf.config.errors import HorovodError
 from returnn_tf.config.settings.distributed import AUTO, NCCL, RING
 from returnn_tf.engine.distributed.collectives import Collectives
-from returnn_tf.engine.distributed.membership import Membership
+from returnn_tf.engine.distributed.membership import Membership, host_of
+from returnn_tf.engine.support import devices
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 #: Bytes that a gather sends at once; longer contents take a second op, for which their length is known.
@@ -40,23 +41,26 @@ class TensorFlowCollectives(Collectives):
         self.local_rank, self.local_size = member.local_rank, member.local_size
         self._host = _Group(1, "/CPU:0", member.size, RING)
         self._device = self._host
-        if communication != RING and self._has_own_gpus(member, required=communication == NCCL):
+        if communication == RING:
+            return
+        gpus = self._gpus(host_of(member.addresses[member.rank]))
+        fault = _not_of_their_own(gpus)
+        if fault and communication == NCCL:
+            raise HorovodError("'communication': 'nccl' needs a GPU for each rank, but %s" % fault)
+        if not fault:
             self._device = _Group(2, "/GPU:0", member.size, NCCL)
+            self.remark = "gradients by NCCL"
+        elif any(gpus) and self.rank == 0:
+            log.warn(
+                "Gradients are summed in a ring, not by NCCL, as %s. Start one process for each GPU, or compute on the "
+                "CPU: ++device cpu" % fault
+            )
 
-    def _has_own_gpus(self, member: Membership, required: bool) -> bool:
-        """Return whether each rank computes on a GPU of its own; agreed on by all ranks."""
-        own = "%s %s %s" % (
-            member.addresses[member.rank].rpartition(":")[0],
-            os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-            ",".join(gpu.name for gpu in tf.config.get_visible_devices("GPU")),
-        )
-        gpus = [found.decode() for found in self.gather(own.encode(), "world.gpus")]
-        faults = ["rank %d has no GPU" % rank for rank, gpu in enumerate(gpus) if gpu.endswith(" ")]
-        if not faults and len(set(gpus)) < self.size:
-            faults = ["some share one: %s" % ", ".join(gpus)]
-        if faults and required:
-            raise HorovodError("'communication': 'nccl' needs a GPU for each rank, but %s" % faults[0])
-        return not faults
+    def _gpus(self, host: str) -> list[str]:
+        """Return the GPU of each rank; "" for one that has none."""
+        gpu = devices.gpu_in_use()
+        own = "%s on %s" % (gpu, host) if gpu else ""
+        return [found.decode("utf8") for found in self.gather(own.encode("utf8"), "world.gpus")]
 
     def sum(self, tensor: Any, name: str) -> Any:
         """Return the sum of a reduction between the hosts."""
@@ -110,6 +114,20 @@ class TensorFlowCollectives(Collectives):
             return ""
         found = _BROKEN.search(str(exc))
         return (found.group(1) or found.group(2)).strip() if found else ""
+
+
+def _not_of_their_own(gpus: Sequence[str]) -> str:
+    """Return why NCCL can't be used; "" if each rank has a GPU of its own.
+
+    :param gpus: by rank
+    """
+    ranks: dict[str, int] = {}
+    for rank, gpu in enumerate(gpus):
+        if not gpu:
+            return "rank %d has no GPU" % rank
+        if ranks.setdefault(gpu, rank) != rank:
+            return "ranks %d and %d share GPU %s" % (ranks[gpu], rank, gpu)
+    return ""
 
 
 def _chunks(variables: Sequence[Any]) -> Iterator[list[Any]]:

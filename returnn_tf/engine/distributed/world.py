@@ -123,7 +123,8 @@ class MultiProcessWorld(World):
     def __init__(self, collectives: Collectives, remark: str = "") -> None:
         super().__init__()
         self.collectives = collectives
-        self.connection = "connected by %s" % collectives.engine + (" (%s)" % remark if remark else "")
+        remarks = "; ".join(filter(None, [remark, collectives.remark]))
+        self.connection = "connected by %s" % collectives.engine + (" (%s)" % remarks if remarks else "")
         self._hosts: list[str] = []
         self._watchdog: Optional[Watchdog] = None
         #: in elastic mode, during training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import socket
@@ -20,6 +21,8 @@ from returnn_tf.logging.memory import process_memory
 from returnn_tf.logging.text import bytes_text
 from returnn_tf.util.lazy_tf import tf
 
+_DRIVER = "libcuda.so.1"
+_LONGEST_BUS_ID = 32
 _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 
 
@@ -95,6 +98,33 @@ def _gpu_of_rank(local_rank: int, local_size: int, number: int) -> int:
             "CPU: ++device cpu" % (local_size, socket.gethostname(), number)
         )
     return local_rank
+
+
+def gpu_in_use() -> str:
+    """Return what tells the GPU of this process from others of the machine; "" if it has none.
+
+    That is the PCI bus ID, as NCCL goes by it: numbers of GPUs are those that the process sees, and where a scheduler
+    shows each process one GPU, all of them have number 0. Parts of a GPU (MIG) have the same.
+    """
+    gpus: list[Any] = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return ""
+    number = int(gpus[0].name.rpartition(":")[2])  # that of CUDA
+    return _pci_bus_id(number) or "%d of CUDA_VISIBLE_DEVICES=%s" % (number, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+
+def _pci_bus_id(number: int) -> str:
+    """Return the PCI bus ID of a GPU by its number; "" if there is no driver of CUDA, or it does not tell."""
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return ""
+    device, text = ctypes.c_int(), ctypes.create_string_buffer(_LONGEST_BUS_ID)
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number):
+        return ""
+    if driver.cuDeviceGetPCIBusId(text, _LONGEST_BUS_ID, device):
+        return ""
+    return text.value.decode("ascii")
 
 
 def memory_text() -> str:
