@@ -265,7 +265,8 @@ def tasks_per_node(text: str) -> list[int]:
 def _addresses(environ: Mapping[str, str], hosts: Sequence[str], job: str, step: int) -> list[str]:
     """Return an address for each rank, with the same ports on each host.
 
-    They follow from the job and the step, so that two jobs on a host don't meet, unless the user or Slurm gives ports.
+    Unless the user or Slurm gives ports, they follow from the job and the step, so that two jobs on a host rarely take
+    the same. There are fewer ports than jobs: `rendezvous` reports those that are in use.
 
     :param hosts: by rank
     :param job: its number; "" if it is unknown
