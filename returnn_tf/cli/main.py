@@ -89,7 +89,7 @@ def _full_disk(exc: Exception) -> Optional[str]:
     return next(("%s, while writing. %s" % (text, fix) for text, fix in reasons.items() if text in str(exc)), None)
 
 
-def _failed_in_config(place: str, exc: Exception) -> int:
+def _failed_in_config(place: str, exc: BaseException) -> int:
     return _failed(place, EXIT_BAD_CONFIG, cause=exc, topic="code-in-configs")
 
 
