@@ -125,8 +125,7 @@ class DimLengths:
             return dim.size
         if dim in self.sizes:
             return self.sizes[dim]
-        if dim.is_batch:
-            assert dim.expr is None, "the size of %r was not set" % dim
+        if dim.is_batch and dim.expr is None:
             return self.batch_size
         if dim.expr is not None and dim not in self.lens and (dim.is_batch or dim.expr.grows):
             self.sizes[dim] = dim.expr.evaluate(self.get_size, tf.maximum)

@@ -15,6 +15,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.loops.hypotheses import InPlace
 from returnn_tf.loops.nodes import StepIndexLayer
+from returnn_tf.loops.outputs import batch_of_step, check_follows_hypotheses
 from returnn_tf.loops.plan import LoopPlan, PreviousValue
 from returnn_tf.loops.step import StepEmitter
 from returnn_tf.ops.frames.shape import expand_at
@@ -85,6 +86,16 @@ class CarriedValues:
             self._check_stream()
         self._states = state_keys(self._nodes)
         self._carried = [self._prev(prev) for prev in loop.prevs] + [self._state(*key) for key in self._states]
+        for of in self._carried:
+            batch = batch_of_step(ctx, of.data)
+            if loop.search is not None:
+                check_follows_hypotheses(ctx, of.node, of.data)
+            if batch is not None and batch.expr is None:
+                raise LoopError(
+                    "Layer %r is carried from step to step as %s, but the size of %s is not known before the first "
+                    "step. Split it in the loop again, e.g. by unflatten_batch, before it is used by 'prev:'."
+                    % (of.node.path, of.data, batch)
+                )
 
     def _check_stream(self) -> None:
         path = self._loop.path

@@ -13,7 +13,15 @@ from returnn_tf.loops.carried import CarriedValues, state_keys
 from returnn_tf.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken, with_early_stop
 from returnn_tf.loops.inputs import in_beam, max_steps, read_params, step_array
 from returnn_tf.loops.nodes import AccumLayer, ExitLayer, StepSliceLayer
-from returnn_tf.loops.outputs import StackedFrames, StackedResult, dims_of_step, run_loop, sizes_before
+from returnn_tf.loops.outputs import (
+    StackedFrames,
+    StackedResult,
+    batch_of_step,
+    check_follows_hypotheses,
+    dims_of_step,
+    run_loop,
+    sizes_before,
+)
 from returnn_tf.loops.plan import LoopPlan, PreviousValue
 from returnn_tf.loops.recompute import recomputed
 from returnn_tf.loops.step import StepEmitter
@@ -97,6 +105,9 @@ class LoopFrame:
         #: In search: the hypotheses at the end of the step, once it is emitted.
         self._last: Optional[Hypotheses] = None
         self._carried = CarriedValues(loop, ctx)
+        if loop.search is not None:
+            for node in self._written:
+                check_follows_hypotheses(ctx, node, node.output)
         self._inner.lowering.loop.continues = self._carried.in_stream
 
     def run(self) -> Any:
@@ -187,7 +198,7 @@ class LoopFrame:
         results: list[Union[StackedResult, StackedFrames]] = []
         for node in self._written:
             outer_beam = 1 if node.output.beam is None else node.output.beam.size  # of a search before this loop
-            sizes = sizes_before(self._ctx.lowering, node.output, loop.beam_size * outer_beam)
+            sizes = sizes_before(self._ctx, node.output, loop.beam_size * outer_beam)
             dim = self._by_step.get(node)
             results.append(
                 of(node.output.dtype, sizes) if dim is None else StackedFrames(node, dim, sizes, limit, is_full=is_full)
@@ -261,10 +272,14 @@ class LoopFrame:
         for position, node in enumerate(layers):
             step.emit([node])
             if hyps is not None and hyps.chosen is not None:
+                later = self._needed_after(position, hyps)
+                for value in later:
+                    if value in lowering.values.outputs:
+                        check_follows_hypotheses(self._ctx, value, value.output)
                 follow_choice(
                     lowering,
                     node,
-                    self._needed_after(position, hyps),
+                    later,
                     state_keys(layers),
                     self._batch,
                     self._inner.lowering,
@@ -375,6 +390,9 @@ class LoopFrame:
             axis = node.output.batch_axis
             if entries is not None and axis is not None:
                 value = along_hypotheses(value, entries, axis + 1)
+            batch = batch_of_step(ctx, node.output)
+            if batch is not None and batch.expr is None:
+                ctx.define_size(batch, tf.shape(value)[cast(int, axis) + 1])
             ctx.set_sub_output(name, value[:size] if dim is not None else value)
 
     def _lens(self) -> Any:

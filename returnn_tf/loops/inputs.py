@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from returnn_tf.config.errors import LoopError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
@@ -44,6 +45,7 @@ def in_beam(lowering: Lowering, nodes: list[Node], beam: int, *, stays: bool) ->
     """Return the values from outside as the loop sees them: once per hypothesis.
 
     :param stays: the number of hypotheses is the same at all times
+    :raises LoopError: the batch axis of a value has not one entry per sequence
     """
     inner = lowering.child()
     if inner.step is not None:
@@ -54,6 +56,13 @@ def in_beam(lowering: Lowering, nodes: list[Node], beam: int, *, stays: bool) ->
     for node in nodes:
         axis = node.output.batch_axis
         if axis is not None and node in inner.values.outputs:
+            dim = node.output.dims[axis]
+            if dim.expr is not None or dim in lowering.dims.sizes:
+                raise LoopError(
+                    "Layer %r is %s: another axis is merged into its batch axis, so it can't be repeated for the "
+                    "hypotheses of a search. Split it again before the loop, e.g. by split_batch_time or "
+                    "unflatten_batch." % (node.path, node.output)
+                )
             if stays:
                 inner.values.set_aux(node, PER_SEQUENCE, PerSequence(inner.values.outputs[node], beam))
             inner.values.outputs[node] = tf.repeat(inner.values.outputs[node], beam, axis=axis)

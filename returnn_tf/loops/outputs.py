@@ -8,12 +8,11 @@ from typing import Any, Callable, Optional
 from returnn_tf.config.errors import LoopError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
-from returnn_tf.graph.lowering import Lowering
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.frames.stacked import first_entries, padded_entries, stacked
 from returnn_tf.ops.xla import xla_limit
-from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor import Data, Dim, batch_dim
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -122,19 +121,43 @@ def dims_of_step(ctx: EmitContext, nodes: Sequence[Node]) -> dict[Node, Dim]:
     return result
 
 
+def batch_of_step(ctx: EmitContext, data: Data) -> Optional[Dim]:
+    """Return the batch dim of a value if the step itself defines it, e.g. by merging frames into it, else None.
+
+    :param ctx: of the loop
+    """
+    dim = None if data.batch_axis is None else data.dims[data.batch_axis]
+    known = dim is batch_dim or any(dim is known for dep in ctx.node.deps for known in dep.output.dims)
+    return None if known else dim
+
+
+def check_follows_hypotheses(ctx: EmitContext, node: Node, data: Data) -> None:
+    """Check that a value of the step of a search has one entry for each hypothesis.
+
+    :param ctx: of the loop
+    :raises LoopError: frames, or another axis, were merged into its batch axis
+    """
+    if batch_of_step(ctx, data) is not None:
+        raise LoopError(
+            "Layer %r is %s: another axis is merged into its batch axis, so the value can't follow the hypotheses of "
+            "the search. In the loop, split it again, e.g. by split_batch_time or unflatten_batch, before it is used "
+            "after a choice, by 'prev:', or outside of the loop." % (node.path, data)
+        )
+
+
 def _is_outer(ctx: EmitContext, dim: Dim) -> bool:
     return ctx.has_lens(dim) or ctx.lowering.dims.is_by_frame(dim)
 
 
-def sizes_before(lowering: Lowering, data: Data, beam: int) -> list[Any]:
+def sizes_before(ctx: EmitContext, data: Data, beam: int) -> list[Any]:
     """Return the sizes of the value of a step, None where they are not known before the loop.
 
-    :param lowering: outside of the loop
+    :param ctx: of the loop
     :param beam: hypotheses per sequence
     """
-    sizes: list[Any] = list(data.static_shape)
+    lowering, sizes = ctx.lowering, list[Any](data.static_shape)
     for axis, dim in enumerate(data.dims):
-        if dim.is_batch and dim.expr is None and dim not in lowering.dims.sizes:
+        if dim.is_batch and dim.expr is None and dim not in lowering.dims.sizes and not batch_of_step(ctx, data):
             sizes[axis] = lowering.dims.batch_size * beam
         elif sizes[axis] is None and not dim.is_batch:
             sizes[axis] = lowering.dims.sizes.get(dim)
