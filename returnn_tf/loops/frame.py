@@ -10,7 +10,15 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.loops.aux_values import ALL_STEPS, STEP_INPUT
 from returnn_tf.loops.carried import CarriedValues, state_keys
-from returnn_tf.loops.hypotheses import Hypotheses, after_step, follow_choice, normalized, steps_taken, with_early_stop
+from returnn_tf.loops.hypotheses import (
+    Hypotheses,
+    after_step,
+    follow_choice,
+    followers_of_choices,
+    normalized,
+    steps_taken,
+    with_early_stop,
+)
 from returnn_tf.loops.inputs import in_beam, max_steps, read_params, step_array
 from returnn_tf.loops.nodes import AccumLayer, ExitLayer, StepSliceLayer
 from returnn_tf.loops.outputs import (
@@ -102,6 +110,7 @@ class LoopFrame:
         if loop.search is not None and loop.ending.end is None:
             lens = self._inner.lowering.dims.get_lens(loop.loop_dim)
             self._known_lens = tf.broadcast_to(lens, [self._batch * loop.beam_size])
+        self._followers = followers_of_choices(loop, ctx.node.inner)
         #: In search: the hypotheses at the end of the step, once it is emitted.
         self._last: Optional[Hypotheses] = None
         self._carried = CarriedValues(loop, ctx)
@@ -336,7 +345,7 @@ class LoopFrame:
             ended = i >= (lens if loop.ending.include_eos or loop.independent_of_batch else lens + 1)
             counts = tf.minimum(i, lens)
         source = None if loop.search is None else tf.tile(tf.range(beam)[None], [self._batch, 1])
-        return Hypotheses(i, scores, ended, beam, source, counts=counts)
+        return Hypotheses(i, scores, ended, beam, source, counts=counts, followers=self._followers)
 
     def _ended(self, step: StepEmitter, hyps: Optional[Hypotheses], search: dict[str, Any]) -> dict[str, Any]:
         if hyps is None:

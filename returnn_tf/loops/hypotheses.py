@@ -29,6 +29,7 @@ class Hypotheses:
     :param counts: int32 [batch * beam]: the number of steps of each hypothesis before this one
     :param normalize: whether the final scores are divided by the number of steps
     :param exponent: exponent of that number, where every hypothesis is divided by its own
+    :param followers: see `followers_of_choices`
     """
 
     step: Any
@@ -41,11 +42,26 @@ class Hypotheses:
     counts: Any = None
     normalize: bool = False
     exponent: float = 1.0
+    followers: frozenset[Node] = frozenset()
 
     def choose(self, scores: Any, source: Any) -> None:
         """Replace the hypotheses after a choice."""
         self.scores, self.chosen = scores, source
         self.choices += 1
+
+
+def followers_of_choices(loop: LoopPlan, nodes: Sequence[Node]) -> frozenset[Node]:
+    """Return the layers of a step whose values belong to hypotheses: they depend on a choice, or on ``prev:``.
+
+    :param nodes: the layers of the step, in the order of their computation
+    """
+    if loop.search is None:
+        return frozenset()
+    found = {*loop.search.choices, *(prev.node for prev in loop.prevs)}
+    for node in nodes:
+        if not found.isdisjoint(node.deps):
+            found.add(node)
+    return frozenset(found)
 
 
 class InPlace(NamedTuple):

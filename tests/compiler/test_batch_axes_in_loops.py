@@ -1,4 +1,4 @@
-"""Layers in the step of a loop whose batch axis has other entries than the sequences."""
+"""Layers in the step of a loop whose batch axis has other entries than the sequences, or is reduced."""
 
 from __future__ import annotations
 
@@ -108,3 +108,54 @@ def test_merged_before_a_search(kind: str) -> None:
     network = {"merged": {**_MERGED[kind], "from": "data"}, **frame_loop(layers=layers, optimize_move_layers_out=False)}
     with pytest.raises(ConfigError, match="Layer 'merged' is .*" + _END):
         _run(network, "loop/twice", search=True)
+
+
+def _reduced(source: str, reduce: dict[str, Any], *, moved: bool) -> dict[str, Any]:
+    """Return a loop with a reduction of what is known before it, or is computed in it."""
+    layers = {
+        "known": {"class": "activation", "activation": "tanh", "from": "data:source"},
+        "sum": {"class": "combine", "kind": "add", "from": ["data:source", "prev:sum"]},
+        "label": {"class": "linear", "activation": None, "n_out": 4, "from": "output"},
+        "reduced": {**reduce, "from": source, "is_output_layer": True},
+    }
+    return frame_loop(layers=layers, optimize_move_layers_out=moved)
+
+
+_REDUCTIONS = (
+    [{"class": "reduce", "mode": mode, "axis": "B"} for mode in ("sum", "mean", "max", "logsumexp", "argmax")]
+    + [{"class": "reduce", "mode": "sum", "axis": ["B", "F"], "keep_dims": True}]
+    + [{"class": "math_norm", "p": 2, "axis": "B"}]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("reduce", _REDUCTIONS, ids=lambda reduce: str(sorted(map(str, reduce.values()))))
+@pytest.mark.parametrize("source", ["data:source", "known"])
+def test_batch_reduced_in_a_search(source: str, reduce: dict[str, Any]) -> None:
+    """What is the same for all hypotheses is reduced once per sequence, in the loop as well as moved out of it."""
+    got = _run(_reduced(source, reduce, moved=False), "loop/reduced", search=True)
+    for moved, search in ((True, True), (False, False)):
+        want = _run(_reduced(source, reduce, moved=moved), "loop/reduced", search=search)
+        np.testing.assert_allclose(got.value, want.value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize("source", ["label", "output", "prev:label", "sum"])
+def test_hypotheses_are_not_reduced(source: str, moved: bool) -> None:
+    mode = {"class": "reduce", "mode": "max", "axis": "B"}
+    with pytest.raises(ConfigError, match="Layer 'loop/reduced' reduces the batch axis of .* the hypotheses"):
+        _run(_reduced(source, mode, moved=moved), "loop/reduced", search=True)
+
+
+def test_one_hypothesis_is_that_of_the_sequence() -> None:
+    reduce = {"class": "reduce", "mode": "sum", "axis": "B"}
+    networks = [_reduced("label", reduce, moved=moved) for moved in (True, False)]
+    for network in networks:
+        network["loop"]["unit"]["output"]["beam_size"] = 1
+    got, want = (_run(network, "loop/reduced", search=True).value for network in networks)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_hypotheses_are_reduced_after_the_loop() -> None:
+    network = _reduced("label", {"class": "copy"}, moved=False)
+    mixed = {"output": {"class": "reduce", "mode": "max", "axis": "B", "from": "loop/reduced"}}
+    assert search_net({**network, **mixed}).run(feed()).layers["output"].value.shape == (4, 4)

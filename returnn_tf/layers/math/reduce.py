@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config import did_you_mean
+from returnn_tf.config.errors import LoopError
 from returnn_tf.config.options import option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
@@ -70,8 +71,30 @@ class _ReduceAxes(ConcatInputLayer, Planned[ReducePlan]):
         found = given_axes(ctx, data, axis, axes)
         return ReducePlan(reduced_template(ctx, data, found, self.keep_dims), found)
 
-    def frame_mask(self, ctx: EmitContext) -> Optional[Any]:
-        """Return the mask of the frames that count, None for all."""
+    def frames(self, ctx: EmitContext) -> tuple[Any, Optional[Any]]:
+        """Return the input, and the mask of the frames that count, None for all.
+
+        :raises LoopError: the batch axis is reduced, and has the hypotheses of the search of a loop
+        """
+        x, mask, batch = self.emit_input(ctx), self._frame_mask(ctx), self.input.batch_axis
+        if batch is None or batch not in self.plan.axes:
+            return x, mask
+        hyps = ctx.lowering.search.hypotheses
+        moved = self.input.beam if self.input.loop_axes else None
+        in_step = hyps is not None and hyps.beam > 1
+        if (in_step and ctx.node in hyps.followers) or (moved and moved.size > 1):
+            raise LoopError(
+                "Layer %r reduces the batch axis of %s, which has the hypotheses of the search in each step: those of "
+                "all sequences would be mixed, and the result would depend on whether the layer is computed in the "
+                "loop. Reduce it after the loop, behind a 'decide'." % (ctx.node.path, self.input)
+            )
+        if not in_step:
+            return x, mask
+        # Each sequence is there once per hypothesis, with the same values.
+        one = tuple(slice(None, None, hyps.beam if axis == batch else 1) for axis in range(self.input.rank))
+        return x[one], mask if mask is None or mask.shape[batch] == 1 else mask[one]
+
+    def _frame_mask(self, ctx: EmitContext) -> Optional[Any]:
         if self.use_time_mask is False:
             return None
         # Without a batch axis the frames belong to all sequences together.
@@ -103,8 +126,9 @@ class ReduceLayer(_ReduceAxes):
 
     Frames after the end of a sequence don't count where a dynamic axis is reduced; a mean divides by the number of
     frames that count, at least 1. If batch and time are reduced together, it is over all frames of all sequences;
-    over batch alone, the frames after the ends count. "argmax" and "argmin" give int32 indices, sparse in the reduced
-    dim.
+    over batch alone, the frames after the ends count. In the loop of a search, values that depend on a choice or on
+    ``prev:`` can't be reduced over batch, which has the hypotheses. "argmax" and "argmin" give int32 indices, sparse in
+    the reduced dim.
 
     No parameters. Lengths: removed with the reduced axes, else unchanged.
 
@@ -148,8 +172,8 @@ class ReduceLayer(_ReduceAxes):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one reduction, after a where for the mask."""
-        x = self.emit_input(ctx)
-        y = masked_reduce(canonical_mode(self.mode), x, self.plan.axes, self.frame_mask(ctx), keepdims=self.keep_dims)
+        x, mask = self.frames(ctx)
+        y = masked_reduce(canonical_mode(self.mode), x, self.plan.axes, mask, keepdims=self.keep_dims)
         return y if self.plan.batch_move is None else move_axis(y, ctx.output.rank, *self.plan.batch_move)
 
 
@@ -179,7 +203,8 @@ class MathNormLayer(_ReduceAxes):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit power, sum, root."""
-        return p_norm(self.emit_input(ctx), self.p, self.plan.axes, self.frame_mask(ctx), keepdims=self.keep_dims)
+        x, mask = self.frames(ctx)
+        return p_norm(x, self.p, self.plan.axes, mask, keepdims=self.keep_dims)
 
 
 @register_layer("reduce_out")
