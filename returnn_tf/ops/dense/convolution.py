@@ -35,14 +35,17 @@ def convolution(
     """
     rank = len(padding)
     strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
+    if with_empty and not in_portable_ops():  # kernels of other runtimes know empty outputs
+        given: dict[str, Any] = {"strides": strides, "dilations": dilations, "groups": groups, "padding": padding}
+        kept = [size_of(x, 0), *(size_of(x, i + 1) if pad == "same" else None for i, pad in enumerate(padding))]
+        y = convolution(_with_entries(x, kept), w, **given, with_empty=False)
+        ends = [n if n is None or isinstance(n, int) else -(-n // s) for n, s in zip(kept, [1, *strides])]
+        return _cut(y, [None if isinstance(n, int) else n for n in ends])
     size = [int(k) for k in w.shape[:rank]]
     plain = all(p == padding[0] for p in padding) and isinstance(padding[0], str)
     both = any(s > 1 for s in strides) and any(d > 1 for d in dilations)
     if groups == 1 and plain and padding[0] == "same" and not both:
-        frames: list[Any] = [None] * rank
-        if with_empty and not in_portable_ops():  # kernels of other runtimes know empty outputs
-            x, frames = _with_frames(x, strides)
-        return cut_spatial(tf.nn.convolution(x, w, strides=strides, padding="SAME", dilations=dilations), frames)
+        return tf.nn.convolution(x, w, strides=strides, padding="SAME", dilations=dilations)
     x, frames = pad_spatial(x, size, strides, dilations, padding)
     if groups > 1 and groups == x.shape[-1]:
         y = _depthwise(x, w, strides, dilations)
@@ -56,16 +59,28 @@ def convolution(
     return cut_spatial(y, frames)
 
 
-def _with_frames(x: Any, strides: Sequence[int]) -> tuple[Any, list[Any]]:
-    """Append one zero to each empty spatial axis of [N, spatial..., channels]; also return the frames of the output.
+def _with_entries(x: Any, sizes: Sequence[Any]) -> Any:
+    """Append a zero to each empty axis of [N, spatial..., channels] that is named.
 
     oneDNN's kernel, which TensorFlow takes on CPUs with AVX-512, gives an empty output the shape of the input (2.16).
+
+    :param sizes: of the axes but the last; None: not named
     """
-    sizes = [size_of(x, axis + 1) for axis in range(len(strides))]
-    if all(isinstance(size, int) for size in sizes):
-        return x, [None] * len(sizes)
-    x = tf.pad(x, [(0, 0), *((0, _none_or_more(1 - size)) for size in sizes), (0, 0)])
-    return x, [None if isinstance(size, int) else -(-size // stride) for size, stride in zip(sizes, strides)]
+    named = [size is not None and not isinstance(size, int) for size in sizes]
+    if not any(named):
+        return x
+    pads = [(0, _none_or_more(1 - size) if is_named else 0) for size, is_named in zip(sizes, named)]
+    y = tf.pad(x, [*pads, (0, 0)])
+    return with_sizes(y, [None if is_named else size for size, is_named in zip(x.shape, [*named, False])])
+
+
+def _cut(y: Any, ends: Sequence[Any]) -> Any:
+    """Keep the first entries of the axes of [N, spatial..., channels] but the last; None: all."""
+    if all(end is None for end in ends):
+        return y
+    cut = y[tuple(slice(0, end) for end in ends)]
+    cut.set_shape([*(size if end is None else None for size, end in zip(y.shape, ends)), y.shape[-1]])
+    return cut
 
 
 def pad_spatial(
@@ -88,14 +103,8 @@ def pad_spatial(
     for i, (k, stride, dilation, pad) in enumerate(zip(size, strides, dilations, padding)):
         extent = (k - 1) * dilation + 1
         if pad == "same":
-            length = size_of(x, i + 1)
-            left, right = same_padding(length, extent, stride)
-            if isinstance(length, int):
-                frames.append(None)
-            else:  # it may be 0
-                frames.append(-(-length // stride))
-                right = tf.maximum(right, extent - left - length)
-            pads.append((left, right))
+            pads.append(same_padding(size_of(x, i + 1), extent, stride))
+            frames.append(None)
             continue
         left, right = (0, 0) if isinstance(pad, str) else pad
         length = size_of(x, i + 1) + left + right
@@ -110,9 +119,7 @@ def pad_spatial(
 
 def cut_spatial(y: Any, frames: Sequence[Any]) -> Any:
     """Keep the first frames of each spatial axis of [N, spatial..., channels]; None: all."""
-    if all(count is None for count in frames):
-        return y
-    return y[(slice(None),) + tuple(slice(0, count) for count in frames)]
+    return _cut(y, [None, *frames])
 
 
 def _none_or_more(count: Any) -> Any:
