@@ -67,7 +67,8 @@ def _argument(field: dataclasses.Field[Any]) -> dict[str, Any]:
     if field.default not in ("", None):
         text += " (%s)" % field.default
     if field.metadata["choices"]:
-        return {"choices": field.metadata["choices"], "help": text}
+        choices = field.metadata["choices"]
+        return {"choices": choices, "metavar": "NAME", "help": "%s: %s" % (" | ".join(choices), text)}
     kind = int if isinstance(field.default, int) else str
     return {"type": kind, "metavar": "N" if kind is int else "TEXT", "help": text}
 
