@@ -68,6 +68,28 @@ def _parts(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     return Union, (args[0] if written is None else written.type,)
 
 
+def with_python_numbers(value: Any, expected: Any) -> Any:
+    """Return a value, also a list or tuple, with numbers of Python in place of numpy scalars.
+
+    Numpy scalars pass as Python numbers (`fits_type`), but dims do not combine with them. They stay where the
+    annotation names them, as their dtype counts there, and in dicts: options inside are taken one by one, and the names
+    that code of a config gets are the user's.
+    """
+    if type(value) in (list, tuple):
+        return value if _names_scalars(expected) else type(value)(with_python_numbers(item, Any) for item in value)
+    is_scalar = type(value).__module__ == "numpy" and (isinstance(value, numbers.Number) or _is_bool(value))
+    return value.item() if is_scalar and not _names_scalars(expected) else value
+
+
+@functools.cache
+def _names_scalars(annotation: Any) -> bool:
+    """Return whether an annotation contains the type of numpy scalars, without importing numpy."""
+    if isinstance(annotation, type) and (annotation.__module__, annotation.__name__) == ("numpy", "generic"):
+        return True
+    origin, args = _parts(annotation)
+    return origin is not collections.abc.Callable and any(map(_names_scalars, args))
+
+
 def _is_bool(value: Any) -> bool:
     """Return whether a value is a bool of Python or numpy, without importing numpy."""
     return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))

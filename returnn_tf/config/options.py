@@ -18,7 +18,14 @@ from functools import partial
 from typing import Annotated, Any, Optional, TypeVar, Union
 
 from returnn_tf.config.errors import ConfigError, OptionError, did_you_mean, shown
-from returnn_tf.config.option_types import Written, fits_type, shown_with_kind, type_name, type_words
+from returnn_tf.config.option_types import (
+    Written,
+    fits_type,
+    shown_with_kind,
+    type_name,
+    type_words,
+    with_python_numbers,
+)
 from returnn_tf.config.read_only import ReadOnlyDict, ReadOnlyList
 from returnn_tf.logging.log import log
 
@@ -234,8 +241,8 @@ class OptionInfo:
         return is_off and not fits_type(None, self.type)
 
     def taken(self, value: Any) -> Any:
-        """Return the value that a given one stands for."""
-        return self.default if value is None and self.none_is_off else value
+        """Return the value that a given one stands for; numbers are those of Python."""
+        return self.default if value is None and self.none_is_off else with_python_numbers(value, self.type)
 
     def fault(self, value: Any) -> Optional[str]:
         """Return the fault of a value, to append to the name, e.g. ``must be int, got 'x' (str)``; or None."""

@@ -10,7 +10,14 @@ import pytest
 
 from returnn_tf.config import ConfigError, did_you_mean
 from returnn_tf.config.errors import shown
-from returnn_tf.config.option_types import Written, fits_type, shown_with_kind, type_name, type_words
+from returnn_tf.config.option_types import (
+    Written,
+    fits_type,
+    shown_with_kind,
+    type_name,
+    type_words,
+    with_python_numbers,
+)
 from returnn_tf.config.options import (
     LayerOrNumber,
     LayerRef,
@@ -54,6 +61,7 @@ def test_instance():
     """Names of configs become attributes; what is not given has its default."""
     made = from_options(Example, {"where_from": "f", "lambda": 2, "size": np.int64(3)}, where="here")
     assert (made.where_from, made.lambda_, made.size, made.mode, made.table) == ("f", 2, 3, "skip", {})
+    assert type(made.size) is int
     assert from_options(Example, {"where_from": "f", "mode": None}, where="here", none_is_absent=True).mode == "skip"
     assert from_options(Example, {**MIN, "old": None}, where="here").old is False
 
@@ -134,6 +142,28 @@ FITS = [
 def test_types(expected, value, fits):
     """What fits an annotation."""
     assert fits_type(value, expected) == fits
+
+
+NUMBERS = [
+    (int, np.int64(3), 3),
+    (float, np.int32(3), 3),
+    (bool, np.bool_(True), True),
+    (Optional[LayerOrNumber], np.float32(0.5), 0.5),
+    (Any, np.int64(-1), -1),
+    (list[int], [np.int64(3), 4], [3, 4]),
+    (Any, [(np.int64(3), None), "B"], [(3, None), "B"]),
+    (Annotated[Any, Written(Union[float, np.generic, list[Any]])], np.float32(0.5), np.float32(0.5)),
+    (Annotated[Any, Written(Union[float, np.generic, list[Any]])], [np.int64(3)], [np.int64(3)]),
+    (dict[str, Any], {"a": np.float32(0.5)}, {"a": np.float32(0.5)}),
+    (Union[Callable[[int], int], int], np.int64(3), 3),
+]
+
+
+@pytest.mark.parametrize("expected, given, taken", NUMBERS)
+def test_numbers_of_numpy(expected, given, taken):
+    """Scalars of numpy become numbers of Python, but not where the option names them, nor in dicts."""
+    value = with_python_numbers(given, expected)
+    assert value == taken and repr(value) == repr(taken) and type(value) is type(taken)
 
 
 @dataclasses.dataclass(frozen=True)

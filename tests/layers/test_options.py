@@ -238,3 +238,36 @@ def test_options_of_every_layer_and_loss_are_described() -> None:
     for cls in (Layer, Loss, *(cls for _, cls in CLASSES)):
         for info in declared_options(cls).values():
             assert info.help and not info.help.endswith("."), (cls, info.name)
+
+
+NUMPY_NUMBERS: "list[dict[str, Any]]" = [
+    {"class": "window", "window_size": 3, "stride": 2},
+    {"class": "slice", "axis": "T", "slice_start": 1, "slice_end": -1, "slice_step": 2},
+    {"class": "pad", "axes": "T", "padding": (1, 2)},
+    {"class": "postfix_in_time", "postfix": 0.5, "repeat": 2},
+    {"class": "reinterpret_data", "from": "data:labels", "set_sparse_dim": 7},
+    {"class": "split_dims", "axis": "F", "dims": (3, -1)},
+    {
+        "class": "rec",
+        "unit": {
+            "a": {"class": "copy", "from": "data:source", "initial_output": 1},
+            "output": {"class": "copy", "from": "prev:a"},
+        },
+    },
+]
+
+
+def with_numpy(value: Any) -> Any:
+    """Return the value with scalars of numpy in place of all numbers."""
+    if isinstance(value, dict):
+        return {key: with_numpy(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(with_numpy, value))
+    return np.array(value)[()] if isinstance(value, (int, float)) else value
+
+
+@pytest.mark.parametrize("layer", NUMPY_NUMBERS, ids=[layer["class"] for layer in NUMPY_NUMBERS])
+def test_numbers_of_numpy(layer: Any) -> None:
+    """Scalars of numpy, e.g. computed by a function of the config, give the same layer as numbers of Python."""
+    forms = [{"from": "data", **form} for form in (layer, with_numpy(layer))]
+    assert len({str(template({"output": form}, behavior_version=12)) for form in forms}) == 1

@@ -25,7 +25,6 @@ def set_options(planner: NetworkPlanner, node: Node, spec: LayerSpec) -> None:
     layer.source_options = tuple(None if isinstance(s, str) else s[1:] for s in spec.sources)
     for name, value in spec.options.items():
         info = infos[name]
-        value = info.taken(value)
         if info.refs and value is not None:
             value = map_strings(info, value, lambda ref: _dep(node, planner.resolve(ref, spec.where)))
         if name == "reuse_params":

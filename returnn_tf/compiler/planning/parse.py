@@ -32,7 +32,7 @@ class LayerSpec:
 
     :param name: key in the dict
     :param path: full path, e.g. "encoder/lstm0"
-    :param options: the dict, without class and from
+    :param options: the dict, without class and from; values as `OptionInfo.taken` gives them
     :param sources: the entries of ``from``
     :param error: what is wrong with the layer dict, without class and sources then; raised if something needs it
     """
@@ -135,11 +135,12 @@ def parse_layer(name: str, options: Any, path: str, behavior_version: int) -> La
     cls = LAYERS.get(options["class"], "Layer %r" % path)
     where = describe_place(path, options["class"])
     check_options(cls, options, where=where, ignore=STRUCTURAL)
+    known = declared_options(cls)
     return LayerSpec(
         name,
         path,
         cls,
-        {k: v for k, v in options.items() if k not in STRUCTURAL},
+        {k: known[k].taken(v) for k, v in options.items() if k not in STRUCTURAL},
         tuple(_sources(cls, options, where, behavior_version)),
     )
 
