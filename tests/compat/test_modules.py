@@ -223,6 +223,13 @@ FUNCTIONS: list[Any] = [
     ("to_int32_64(tf.constant(2.0))", 2),
     ("tf.to_int32(1.5)", 1),  # a name of TensorFlow 1
     ("v1.log(1.0)", 0.0),
+    # Names that modules of version 2 dropped; what both have is that of version 2.
+    ("tf.nn.softmax_cross_entropy_with_logits_v2(labels=[1.0], logits=[3.0])", 0.0),
+    ("tf.nn.xw_plus_b([[2.0]], [[3.0]], [1.0])", [[7.0]]),
+    ("tf.nn.dropout([1.0], rate=0.0)", [1.0]),
+    ("tf.math.reduce_sum([[1, 2]], 1, keep_dims=True)", [[3]]),
+    ("tf.train.AdamOptimizer.__name__", "AdamOptimizer"),
+    ("tf.nn.relu is tf.nn.relu", True),
     ("tf.reduce_sum([[1, 2]], reduction_indices=1, keep_dims=True)", [[3]]),
     # A vector selects rows, as in TensorFlow 1, unless it fits the last axis.
     ("tf.where([True, False], [[1, 2, 3], [4, 5, 6]], tf.zeros([2, 3], tf.int32))", [[1, 2, 3], [0, 0, 0]]),
@@ -240,6 +247,13 @@ def test_functions_for_tensors(tmp_path: pathlib.Path) -> None:
     for (code, expected), value in zip(FUNCTIONS, config.typed("f")()):
         got = value.numpy().tolist() if hasattr(value, "numpy") else value
         assert got == expected, code
+
+
+@pytest.mark.parametrize("name", ["contrib", "nn.rnn"])
+def test_names_that_no_version_has(tmp_path: pathlib.Path, name: str) -> None:
+    config = load(tmp_path, "import tensorflow as tf\ndef f():\n    return tf.%s\n" % name)
+    with pytest.raises(AttributeError, match="TensorFlow has no name '%s', neither in version 2 nor in" % name):
+        config.typed("f")()
 
 
 def test_epoch_values_and_copies() -> None:

@@ -6,7 +6,8 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.util.lazy_tf import tf
 
-_SUBMODULES = ("nn", "math", "random", "train", "layers", "summary", "strings", "linalg", "sparse")
+#: The modules inside of both versions that code of configs uses.
+SUBMODULES = ("nn", "math", "random", "train", "layers", "summary", "strings", "linalg", "sparse")
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: Optional[str] = None) -> Any:
@@ -26,7 +27,19 @@ def where(condition: Any, x: Any = None, y: Any = None, name: Optional[str] = No
     return tf.where(condition, x, y, name=name)
 
 
-def with_old_keywords(name: str, value: Any) -> Any:
+def of_either_version(module: Any, old: Any, name: str, prefix: str = "") -> Any:
+    """Return an attribute of a module of TensorFlow 2, else of the same module of TensorFlow 1.
+
+    :param prefix: of the name in an error, e.g. "nn."
+    :raises AttributeError: neither has it
+    """
+    for each in (module, old):
+        if hasattr(each, name):
+            return _with_old_keywords(name, getattr(each, name))
+    raise AttributeError("TensorFlow has no name %r, neither in version 2 nor in tf.compat.v1" % (prefix + name))
+
+
+def _with_old_keywords(name: str, value: Any) -> Any:
     """Return the function, extended by ``keep_dims`` and ``reduction_indices`` if it is a reduction."""
     if not name.startswith("reduce_"):
         return value
@@ -61,15 +74,10 @@ class Tf1Names:
         random = _RANDOM.get(self._prefix + name)
         if random is not None:
             return self._random(name, random)
-        if name in _SUBMODULES and hasattr(self._old, name):
+        if name in SUBMODULES and hasattr(self._old, name):
             module = getattr(self._module, name, None)
             return Tf1Names(module or getattr(self._old, name), self._seed, getattr(self._old, name), name + ".")
-        for module in (self._module, self._old):
-            if hasattr(module, name):
-                return with_old_keywords(name, getattr(module, name))
-        raise AttributeError(
-            "TensorFlow has no name %r, neither in version 2 nor in tf.compat.v1" % (self._prefix + name)
-        )
+        return of_either_version(self._module, self._old, name, self._prefix)
 
     def _random(self, name: str, stateless_name: str) -> Callable[..., Any]:
         self._count += 1

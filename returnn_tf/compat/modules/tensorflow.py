@@ -6,7 +6,7 @@ import re
 import types
 from typing import Any, Optional
 
-from returnn_tf.compat.helpers.tf1_names import where, with_old_keywords
+from returnn_tf.compat.helpers.tf1_names import SUBMODULES, of_either_version, where
 from returnn_tf.compat.imports.stand_ins import REPLACED
 from returnn_tf.compat.modules.layers.host import HOST
 from returnn_tf.ops.activations import get_activation
@@ -65,22 +65,33 @@ class _Layers(types.ModuleType):
 
 
 class _WithOldNames(types.ModuleType):
-    """A module of TensorFlow 2 with the names of version 1 added. Imported on first use."""
+    """TensorFlow 2 with the names of version 1 added, also in modules such as ``tf.nn``. Imported on first use."""
 
     where = staticmethod(where)
     get_default_graph = staticmethod(_Graph)
     layers = _Layers("tensorflow.layers")
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            value = getattr(tf, name)
-        except AttributeError:
-            if name.startswith("__"):
-                raise
-            value = getattr(tf.compat.v1, name)
-        value = with_old_keywords(name, value)
+        if name.startswith("__"):
+            return getattr(tf, name)
+        value = of_either_version(tf, tf.compat.v1, name)
+        if name in SUBMODULES:
+            value = _Submodule(name, value)
         setattr(self, name, value)
         return value
+
+
+class _Submodule(types.ModuleType):
+    """A module inside of TensorFlow 2 with the names of that of version 1 added."""
+
+    def __init__(self, name: str, module: types.ModuleType) -> None:
+        super().__init__(module.__name__)
+        self._module, self._name = module, name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return getattr(self._module, name)
+        return of_either_version(self._module, getattr(tf.compat.v1, self._name), name, self._name + ".")
 
 
 REPLACED.add(_WithOldNames("tensorflow"), "tensorflow", owner=_WithOldNames)
