@@ -594,6 +594,8 @@ class Node(Sealable):
     plan_state: Optional[Callable[[], Node]] = None
     #: Of a step network: the layers whose values are wanted for all steps, by name.
     exits: dict[str, Node] = dataclasses.field(default_factory=dict)
+    #: Of a step network: plans a part of such a layer for all steps, by its path, or returns None.
+    plan_exit: Optional[Callable[[str], Optional[Node]]] = None
     #: The batch normalisation that the layer is, or that the option ``batch_norm`` asks for.
     batch_norm: Optional[BatchNorm] = None
     #: Of a layer with a history in a loop: the masks that select the steps in it, see `masked_computation`.

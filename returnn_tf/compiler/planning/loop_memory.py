@@ -100,6 +100,7 @@ class RememberedLoop:
     :param error: why it can't be planned; None: it was planned
     :param found: the templates of its ``prev:`` values
     :param exits: the values for all steps
+    :param plan_exit: see `Node.plan_exit`
     :param deps: what the layer needs
     :param replaced_dims: of the layer
     """
@@ -111,6 +112,7 @@ class RememberedLoop:
     error: Optional[ConfigError]
     found: RoundResult
     exits: Mapping[str, Node]
+    plan_exit: Optional[Callable[[str], Optional[Node]]]
     deps: Sequence[Node]
     replaced_dims: Mapping[Dim, Dim]
 
@@ -141,6 +143,7 @@ class RememberedLoop:
             owner.depend(dep)
         owner.replaced_dims.update(self.replaced_dims)
         owner.exits.update(self.exits)
+        owner.plan_exit = self.plan_exit
         owner.passes_on = self.exits["output"]
         return self.exits["output"]
 
@@ -199,6 +202,7 @@ class LoopMemory:
                 error,
                 found,
                 dict(owner.exits),
+                owner.plan_exit,
                 list(owner.deps),
                 dict(owner.replaced_dims),
             )

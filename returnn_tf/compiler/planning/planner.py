@@ -923,8 +923,17 @@ class LoopPlanner:
             inside = self._transfer.exit_of(result.node, Zone.STEP, result.spec.path[len(owner.path) + 1 :])
             parent.add_result(result.spec, inside, is_output=result.is_output, with_loss=result.with_loss)
         owner.exits.update(exits)
+        owner.plan_exit = self._exit_of_part
         owner.passes_on = exits["output"]
         return exits["output"]
+
+    def _exit_of_part(self, ref: str) -> Optional[Node]:
+        """Return a part of an output layer of the loop for all steps, such as "s/1" of a `split`; None: it has none."""
+        name = self._scope.layer_of(ref)
+        if name not in self._owner.exits:
+            return None
+        found = self._owner.exits[ref] = self._transfer.exit(ref)
+        return found
 
     def _planner_of(self, zone: Zone, place: Place) -> Planner:
         return Planner(

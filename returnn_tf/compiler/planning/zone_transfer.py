@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from returnn_tf.compiler.planning.checks import LayerError
@@ -230,15 +230,40 @@ class ZoneTransfer:
     # --- out of the loop ---
 
     def exit(self, name: str) -> Node:
-        """Return the value of a layer for all steps, seen from outside, with the auxiliary values for its loss."""
-        zone = self._zones[name]
-        inner = self.part(zone, "layer:" + name)
+        """Return the value of a layer, or its part, for all steps, seen from outside, with what its loss needs."""
+        ref = "layer:" + name
+        layer = self._scope.layer_of(ref)
+        assert layer is not None
+        zone = self._zones[layer]
+        planned = self._planners[zone].planned_nodes
+        before = len(planned)
+        inner = self.part(zone, ref)
+        if zone is Zone.STEP:
+            self._join_step(planned[before:], inner)
         node = self.exit_of(inner, zone, name)
         state = hidden_state_of(inner)
         if state is not None:
             node.hidden_state = state
             node.plan_state = functools.lru_cache(lambda: self._last_state(zone, name, inner))
         return node
+
+    def _join_step(self, late: Sequence[Node], inner: Node) -> None:
+        """Add to the step what was planned after the loop, for the sake of a part that only others need.
+
+        :param late: the nodes, with the part
+        :param inner: the part
+        :raises LayerError: the step would have to read more from outside, or from the previous step
+        """
+        assert self._run is not None
+        known = {*self._run.inner, *self._run.deps, *late}
+        inputs = {*self.round.slices.values(), *self.round.prevs.values()}
+        if not inputs.isdisjoint(late) or not all(known.issuperset(node.deps) for node in late):
+            raise LayerError(
+                "Layer %r of loop %r is not computed in this mode, as no layer of the loop needs it. Give it "
+                "'is_output_layer': True." % (inner.path, self._owner.path),
+                topic="loops",
+            )
+        self._run.inner.extend(late)
 
     def exit_of(self, inner: Node, zone: Zone, name: str) -> Node:
         """Return the value for all steps of a node of a zone, with what its loss needs.

@@ -57,7 +57,8 @@ class CondLayer(Planned[CondPlan]):
     Losses of layers in a branch count when the branch is computed, and are reported as ``<layer>/<inner>``.
     A branch, or the condition, may be a `cond` again, as if its branches were branches of this layer.
     In a loop, the states of recurrent layers in a branch stay as they are in steps in which it is not computed.
-    Parts: ``<layer>/<inner>`` for an inner layer with is_output_layer in both branches, if they are subnetworks.
+    Parts: ``<layer>/<part>`` for what both branches have, such as the parts of a `split`; in subnetworks, for an inner
+    layer with is_output_layer, and its parts.
     Lengths: those of the layers; both must have the same axes.
 
     Example::
@@ -130,7 +131,7 @@ class CondLayer(Planned[CondPlan]):
         """Return a layer inside that both branches have among their outputs."""
         if name not in self.node.sub_plans:
             branches = range(len(_BRANCHES))
-            found = [self._part(branch, name) or self._deeper_part(ctx, branch, name) for branch in branches]
+            found = [self._part(branch, name) or self._part_of_part(ctx, branch, name) for branch in branches]
             if found[0] is None or found[1] is None:
                 return None
             self.node.sub_plans[name] = both = BranchOutput.of(ctx, found[0], found[1])
@@ -140,6 +141,8 @@ class CondLayer(Planned[CondPlan]):
     def sub_names(self) -> list[str]:
         """Return the names of the parts that both branches have."""
         names = [[name for name in self._names(branch) if self._part(branch, name)] for branch in range(len(_BRANCHES))]
+        for branch, result in enumerate(self.plan.result.nodes):
+            names[branch] += () if result.layer.inner_network else result.layer.sub_names()
         return [name for name in names[0] if name in names[1]]
 
     def _names(self, branch: int) -> list[str]:
@@ -155,17 +158,28 @@ class CondLayer(Planned[CondPlan]):
                 return node
         return None
 
-    def _deeper_part(self, ctx: PlanContext, branch: int, name: str) -> Optional[Node]:
-        """Return a part of a `cond` that is the layer of a branch, as a further layer of this branch."""
-        result = self.plan.result.nodes[branch]
-        if not isinstance(result.layer, CondLayer):
-            return None
-        found = result.layer.sub_node(PlanContext(result, ctx.planner), name)
-        if found is not None:
-            ctx.planner.planned_nodes.remove(found)
-            self.plan.branches[branch].append(found)
-            ctx.node.inner.append(found)
-        return found
+    def _part_of_part(self, ctx: PlanContext, branch: int, name: str) -> Optional[Node]:
+        """Return a part of the layer of a branch, or of an output in it, as a further layer of this branch.
+
+        Inner layers of subnetworks are outputs or not by themselves, see `_part`.
+        """
+        words = name.split("/")
+        for count in range(len(words)):
+            head = self._part(branch, "/".join(words[:count])) if count else self.plan.result.nodes[branch]
+            if head is None or head not in self.plan.branches[branch] or head.layer.inner_network:
+                continue
+            rest, planned = "/".join(words[count:]), ctx.planner.planned_nodes
+            before = len(planned)
+            found = head.layer.sub_node(PlanContext(head, ctx.planner), rest)
+            if found is None and rest in head.sub_outputs:
+                found = ctx.planner.sub_output(head, rest)
+            new = planned[before:]
+            del planned[before:]
+            self.plan.branches[branch].extend(new)
+            ctx.node.inner.extend(new)
+            if found is not None:
+                return found
+        return None
 
     def _plan_condition(self, ctx: PlanContext) -> Node:
         """Return the layer of the condition; one given as a dict is computed before the branches."""

@@ -135,7 +135,7 @@ def layer_of_loop(ctx: PlanContext, loop: Any, name: str, needed: str) -> Node:
     node = loop.layer.sub_node(ctx, name)
     if node is not None:
         return ctx.depend(node)
-    if name not in loop.layer.unit:
+    if name not in loop.layer.unit and name.partition("/")[0] not in loop.layer.unit:
         raise LoopError("loop %r has no layer %r. %s" % (loop.path, name, did_you_mean(name, loop.layer.unit)))
     raise LoopError(
         "the values of layer %r of loop %r are not kept. Give that layer the option %r: True."

@@ -272,8 +272,14 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
         return [] if self.plan.run.cell is None else self.plan.run.cell.cell.output_parts()
 
     def sub_node(self, ctx: PlanContext, name: str) -> Any:
-        """Return an output layer of the step network, with its values of all steps."""
-        return self.node.exits.get(name) if isinstance(self.unit, dict) else None
+        """Return an output layer of the step network, or a part of it, with its values of all steps."""
+        if name in self.node.exits or self.node.plan_exit is None:
+            return self.node.exits.get(name)
+        return self.node.plan_exit(name)
+
+    def sub_names(self) -> Sequence[str]:
+        """Return the names of the output layers of the step network."""
+        return list(self.node.exits)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit what was planned."""
