@@ -1,4 +1,4 @@
-"""Parts of layers in loops and conditions from outside."""
+"""Parts of layers in loops and conditions from outside, and of layers whose shape is not known yet."""
 
 from __future__ import annotations
 
@@ -177,3 +177,28 @@ def test_part_of_loops_as_branches(condition: bool) -> None:
 def test_no_such_part_of_both(true: Any, false: Any, part: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         output(cond(true, false, condition=True), {"class": "copy", "from": "cond/" + part})
+
+
+# --- of layers of unknown shape ---
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_split_of_the_previous_step(moved: bool) -> None:
+    """The first round of planning does not know the shape of ``prev:x``."""
+    unit = {
+        "s": split("prev:x"),
+        "x": {"class": "combine", "kind": "add", "from": ["data:source", "joined"]},
+        "joined": {"class": "concat", "from": [("s/0", "F"), ("s/1", "F")]},
+        "output": {"class": "copy", "from": "x"},
+    }
+    network = {"loop": {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": moved}}
+    got = output(network, {"class": "copy", "from": "loop"})
+    np.testing.assert_allclose(got * FRAMES, np.cumsum(X, axis=1) * FRAMES, rtol=1e-5)
+    unit["joined"]["from"][1] = ("s/2", "F")
+    with pytest.raises(ConfigError, match="layer 'loop/s' has no part '2'. Known: 0, 1"):
+        output(network, {"class": "copy", "from": "loop"})
+
+
+def test_parts_of_subnetworks_are_suggested() -> None:
+    with pytest.raises(ConfigError, match="layer 'sub' has no part 'attn'. Did you mean 'att'"):
+        output({"sub": subnetwork(att=TANH)}, {"class": "copy", "from": "sub/attn"})

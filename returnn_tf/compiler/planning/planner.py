@@ -385,6 +385,9 @@ class Planner(NetworkPlanner):
         found: Optional[Node] = node.layer.sub_node(PlanContext(node, self), name)
         if found is None and name in node.sub_outputs:
             found = self.sub_output(node, name)
+        if found is None and any(node.path in a_round.guessed for a_round in self.place.rounds):
+            node.sub_outputs[name] = Data((), unknown=True)  # a later round knows its parts
+            found = self.sub_output(node, name)
         if found is None:
             raise LayerError(
                 "%s: layer %r has no part %r. %s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.options import option
@@ -89,6 +89,10 @@ class SubnetworkLayer(ConcatInputLayer):
     def sub_node(self, ctx: PlanContext, name: str) -> Optional[Node]:
         """Return an inner layer."""
         return ctx.planner.nested_node(ctx.node, name)
+
+    def sub_names(self) -> Sequence[str]:
+        """Return the names of the inner layers."""
+        return list(self.subnetwork)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit nothing: the inner layers were emitted as part of the plan."""
