@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from returnn_tf.config import did_you_mean
+from returnn_tf.config.errors import TargetError
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import OUTPUT_LOSS, PRE_ACTIVATION, PreActivation
 from returnn_tf.graph.emit_context import EmitContext
@@ -195,9 +196,7 @@ class CombineLayer(ElementwiseLayer):
             y = run_code(ctx, self.eval, self.eval_locals, self.plan.layout)
         else:
             values = self.values(ctx)
-            y = add(*values) if self._is_plain_sum(ctx) else reduce(binary(self.kind), values)
-            if self.kind == "average":
-                y = y / tf.cast(len(values), y.dtype)
+            y = add(*values) if self._is_plain_sum(ctx) else self._reduced(values)
         if self.with_bias:
             data = ctx.output
             assert data.feature_axis is not None
@@ -209,6 +208,11 @@ class CombineLayer(ElementwiseLayer):
             y = get_activation(self.activation)(y)
         return y
 
+    def _reduced(self, values: Sequence[Any]) -> Any:
+        """Return the values combined from left to right."""
+        y = reduce(binary(self.kind), values)
+        return y / tf.cast(len(values), y.dtype) if self.kind == "average" else y
+
     def _is_plain_sum(self, ctx: EmitContext) -> bool:
         """Return whether this adds two sources of the same axes in training, as residual connections do."""
         dims = self.plan.layout.dims
@@ -219,11 +223,14 @@ class CombineLayer(ElementwiseLayer):
         losses = [ctx.aux(node, OUTPUT_LOSS) for node in self.sources]
         if any(loss is None for loss in losses):
             missing = [n.path for n, loss in zip(self.sources, losses) if loss is None]
-            raise ValueError("eval_for_output_loss: the sources %s have no output_loss" % ", ".join(missing))
+            raise TargetError(
+                "Layer %r (class %r): eval_for_output_loss: no loss comes with the sources: %s. Remove the option, or "
+                "take sources such as 'fast_bw' layers." % (self.node.path, self.class_name, ", ".join(missing))
+            )
         if self.kind == "eval":
             value = run_code(ctx, self.eval, self.eval_locals, self.plan.layout, replace=losses)
         else:
-            value = reduce(binary(self.kind), losses)
+            value = self._reduced(losses)
         ctx.set_aux(self.node, OUTPUT_LOSS, value)
 
     def gradient_reads_sources(self) -> bool:

@@ -72,6 +72,35 @@ def test_error_signal_by_an_eval_layer() -> None:
 
 
 @pytest.mark.parametrize(
+    "combine, weights",
+    [
+        ({"kind": "add"}, (1, 1)),
+        ({"kind": "average"}, (0.5, 0.5)),
+        ({"kind": "eval", "eval": "a * source(0) + source(1)", "eval_locals": {"a": 0.25}}, (0.25, 1)),
+    ],
+    ids=["add", "average", "eval"],
+)
+def test_combined_losses(combine: dict[str, Any], weights: tuple[float, float]) -> None:
+    """eval_for_output_loss combines the losses of the sources as it does their outputs."""
+    other = {**BW, "am_scale": 0.5}
+    both = {"class": "combine", **combine, "from": ["bw", "bw2"], "eval_for_output_loss": True}
+    opts = {"error_signal_layer": "both", "loss_wrt_to_act_in": True}
+    losses = [_run({"error_signal_layer": name}, fetch=(), bw2=other).losses["output"] for name in ("bw", "bw2")]
+    out = _run(opts, bw2=other, both=both, fetch=("bw", "bw2"))
+    assert not np.isclose(*losses)
+    np.testing.assert_allclose(out.losses["output"], np.dot(weights, losses), rtol=1e-5)
+    signal, x = [out.layers[name].value for name in ("bw", "bw2")], _feed()["data"]
+    grad = sum(w * x[b, :n].T @ part[b, :n] for w, part in zip(weights, signal) for b, n in enumerate(LENS))
+    np.testing.assert_allclose(out.grads["z/W"], grad, rtol=1e-4, atol=1e-5)
+
+
+def test_no_losses_to_combine() -> None:
+    both = {"class": "combine", "kind": "add", "from": ["bw", "p"], "eval_for_output_loss": True}
+    with pytest.raises(ConfigError, match=r"Layer 'both' \(class 'combine'\): eval_for_output_loss: no loss .*: p\."):
+        _run({"error_signal_layer": "both"}, fetch=(), both=both)
+
+
+@pytest.mark.parametrize(
     "opts, message",
     [
         ({"align_layer": "p2"}, "Layer 'output': .*the layer 'p2' .* has no loss"),
