@@ -50,6 +50,15 @@ class DeclaredDims:
         parts = [self.lengths_over(operand) for operand in dim.expr.args]
         return None if all(part is None for part in parts) else union_of_axes([part or () for part in parts])
 
+    def is_by_sequence(self, dim: Dim) -> bool:
+        """Return whether the lengths of a dynamic dim are known to differ by sequence: they follow from an input."""
+        if self.lengths_over(dim) is not None:
+            return False
+        if dim.expr is not None:
+            return any(self.is_by_sequence(operand) for operand in dim.expr.args if operand.is_dynamic())
+        inputs = [data for data in self._inputs.values() if data.batch_axis is not None]
+        return any(self.resolve(dim) is self.resolve(axis) for data in inputs for axis in data.dims)
+
     def resolve(self, dim: Dim) -> Dim:
         """Return the definition of a declared dim, or the dim itself."""
         if dim.without_priority is not None:

@@ -37,12 +37,19 @@ class OptionalDim(MarkedDim):
     """In ``out_shape``: a dim that the output may have."""
 
 
-def check_dims(data: Data, expected: Iterable[Union[Dim, MarkedDim]], resolve: Callable[[Dim], Dim]) -> None:
+def check_dims(
+    data: Data,
+    expected: Iterable[Union[Dim, MarkedDim]],
+    resolve: Callable[[Dim], Dim],
+    by_sequence: Callable[[Dim], bool],
+) -> None:
     """Check that a template has exactly the dims of ``out_shape``, in any order.
 
-    The steps of loops don't count: the option is about one step of a layer, wherever it is computed.
+    The batch dim is among them by a mark where there is no batch axis, but lengths that differ by sequence. The steps
+    of loops don't count: the option is about one step of a layer, wherever it is computed.
 
     :param resolve: returns the definition of a declared dim
+    :param by_sequence: returns whether the lengths of a dynamic dim differ by sequence
     :raises ConfigError: a dim is missing, there is another one, or an entry is no dim
     """
     entries = list(expected)
@@ -66,6 +73,13 @@ def check_dims(data: Data, expected: Iterable[Union[Dim, MarkedDim]], resolve: C
         twice = any(got[0].agrees_with(dim) for dim in data.dims if dim is not got[0]) or data.dims.count(got[0]) > 1
         hint = " It has this dim twice: mark one of both axes by dim.copy(match_priority=1)." if twice else ""
         raise DimError("the output %s has the axis %s, which out_shape lacks.%s" % (data, got[0], hint))
+    if data.batch_axis is None and not any(isinstance(entry, MarkedDim) and entry.tag.is_batch for entry in entries):
+        lengths = next((d for d in data.dims if d.is_dynamic() and not d.is_loop and by_sequence(d)), None)
+        if lengths is not None:
+            raise DimError(
+                "the output %s has no batch axis, but the lengths of %s differ by sequence, so out_shape needs an "
+                "implicit batch dim. Add ImplicitDynSizeDim(batch_dim)." % (data, lengths)
+            )
 
 
 def _find(dims: list[Dim], dim: Dim) -> Optional[Dim]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from returnn_tf.config import ConfigError
-from returnn_tf.tensor import Dim, FeatureDim, ImplicitDim, OptionalDim, SpatialDim, batch_dim
+from returnn_tf.tensor import Dim, FeatureDim, ImplicitDim, ImplicitDynSizeDim, OptionalDim, SpatialDim, batch_dim
 from tests.layers.nets import FEATURE, STATIC, TIME, template
 
 HID = FeatureDim("hid", 5)
@@ -100,3 +100,57 @@ def test_a_guess_is_not_checked() -> None:
     }
     out = template({"output": {"class": "rec", "from": "data:wide", "unit": unit}})
     assert set(out.dims) == {TIME, *wide}
+
+
+RANGE = {"class": "range_in_axis", "from": "data", "axis": TIME}
+_OTHERS = {
+    "pooled": {"class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "from": "data"},
+    "half": {"class": "range_in_axis", "from": "pooled", "axis": "T"},
+    "features": {"class": "range_in_axis", "from": "data", "axis": FEATURE},
+    "frames": RANGE,
+    "length": {"class": "constant", "value": 7, "dtype": "int32", "shape": ()},
+}
+_NEEDS = r"has no batch axis, but the lengths of %s differ by sequence.* Add ImplicitDynSizeDim\(batch_dim\)"
+
+
+@pytest.mark.parametrize("mark", [ImplicitDim, ImplicitDynSizeDim, OptionalDim])
+def test_batch_as_implicit_dim(mark: Any) -> None:
+    assert template({"output": {**RANGE, "out_shape": {TIME, mark(batch_dim)}}})
+
+
+@pytest.mark.parametrize(
+    "layer, shape, lengths",
+    [
+        (RANGE, {TIME}, "time"),
+        ({"class": "copy", "from": "half"}, {TIME.ceildiv_right(2)}, r"ceil\(time/2\)"),
+        ({"class": "combine", "kind": "add", "from": ["frames", "features"]}, {TIME, FEATURE}, "time"),
+        (RANGE, {TIME, OptionalDim(OTHER)}, "time"),
+    ],
+)
+def test_implicit_batch_is_needed(layer: dict[str, Any], shape: Any, lengths: str) -> None:
+    """Where the lengths of an axis come from a key with a batch axis."""
+    with pytest.raises(ConfigError, match=_NEEDS % lengths):
+        template({**_OTHERS, "output": {**layer, "out_shape": shape}})
+    assert template({**_OTHERS, "output": {**layer, "out_shape": {*shape, ImplicitDynSizeDim(batch_dim)}}})
+
+
+def test_one_length_for_all_has_no_implicit_batch() -> None:
+    layer = {"class": "range_from_length", "from": "length", "out_spatial_dim": OTHER, "out_shape": {OTHER}}
+    assert template({**_OTHERS, "output": layer})
+    assert template({**_OTHERS, "output": {"class": "copy", "from": "features", "out_shape": {FEATURE}}})
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_implicit_batch_in_loops(moved: bool) -> None:
+    """The lengths of the steps of the loop don't count, those of another axis do."""
+    unit = {
+        "i": {"class": "eval", "from": "prev:i", "eval": "source(0) + 1.0", "initial_output": 0, "out_shape": set()},
+        "j": {"class": "eval", "from": "i", "eval": "source(0) * 2", "out_shape": set()},
+        "output": {"class": "combine", "kind": "add", "from": ["data:source", "j"]},
+    }
+    network = {**_OTHERS, "output": {"class": "rec", "from": "data", "unit": unit, "optimize_move_layers_out": moved}}
+    assert template(network)
+    unit["k"] = {"class": "eval", "from": "base:half", "eval": "source(0)", "out_shape": {TIME.ceildiv_right(2)}}
+    unit["k"]["is_output_layer"] = True
+    with pytest.raises(ConfigError, match="Layer 'output/k' .*" + _NEEDS % r"ceil\(time/2\)"):
+        template(network)

@@ -256,7 +256,11 @@ class DataView:
         :raises ConfigError: a dim is missing, or there is another one
         """
         del options
-        check_dims(self.template.map_dims(Dim.declared), out_shape, Dim.declared)
+
+        def by_sequence(dim: Dim) -> bool:
+            return any(axis.is_batch for axis in axes_of_lengths(dim))
+
+        check_dims(self.template.map_dims(Dim.declared), out_shape, Dim.declared, by_sequence)
 
     def get_kwargs(self, *, include_special_axes: bool = True) -> dict[str, Any]:
         """Return the arguments of `Data` for the same template.

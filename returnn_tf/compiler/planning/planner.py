@@ -620,7 +620,7 @@ class Planner(NetworkPlanner):
             )
         if layer.out_shape is not None:
             if not any(a_round.half_known(node) for a_round in self.place.rounds if not a_round.strict):
-                check_dims(node.output, layer.out_shape, self.dims.resolve)
+                check_dims(node.output, layer.out_shape, self.dims.resolve, self.dims.is_by_sequence)
         self.planned_nodes.append(node)
 
     def _template(self, ctx: PlanContext) -> Union[Data, LayerPlan]:
