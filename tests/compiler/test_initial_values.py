@@ -13,6 +13,7 @@ from returnn_tf.config import Config, ConfigError
 from tests.parity import ROOT, find_cases, numbers_by_prefix
 
 LIN = {"class": "linear", "activation": None, "n_out": 4, "from": "data"}
+CELL = {"class": "rnn_cell", "unit": "lstm", "n_out": 2, "from": "data"}
 
 
 def _net(network: dict[str, Any], **settings: Any) -> Config:
@@ -56,14 +57,50 @@ def test_recorded(name: str) -> None:
             },
             {"rec/W": 0.25, "rec/W_re": 0.5, "rec/b": 1.0},
         ),
+        ({**CELL, "weights_init": 0.5}, {"rec/W": 0.5, "rec/W_re": 0.5, "rec/b": 0.0}),
+        ({**CELL, "weights_init": 0.5, "forward_weights_init": 0}, {"rec/W": 0.0, "rec/W_re": 0.5}),
+        ({**CELL, "weights_init": 0.5, "recurrent_weights_init": np.zeros((2, 8))}, {"rec/W": 0.5, "rec/W_re": 0.0}),
+        (
+            {
+                "class": "rec",
+                "unit": "layernormvariantslstm",
+                "unit_opts": {"norm_gain": 0.5, "norm_shift": 0.25},
+                "n_out": 2,
+                "from": "data",
+            },
+            {"rec/gamma_state_below": 0.5, "rec/gamma_new_c": 0.5, "rec/beta_input_below": 0.25},
+        ),
+        (
+            {
+                "class": "batch_norm",
+                "masked_time": True,
+                "gamma_init": 0.5,
+                "beta_init": np.arange(5.0),
+                "from": "data",
+            },
+            {"batch_norm/v2_gamma": 0.5, "batch_norm/v2_beta": np.arange(5.0)},
+        ),
     ],
 )
-def test_options(layer: dict[str, Any], expected: dict[str, float]) -> None:
+def test_options(layer: dict[str, Any], expected: dict[str, Any]) -> None:
     """The values of each parameter are those of its option."""
     values = Network.from_config(_net({"output": layer})).get_param_values()
     for name, value in expected.items():
         name = next(key for key in values if key.endswith(name.replace("rec/", "")) and key.count("/") <= 2)
         np.testing.assert_allclose(values[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["mdlstm", "twod_lstm"])
+@pytest.mark.parametrize("recurrent", [0, np.full((2, 10), 2.0)], ids=["number", "array"])
+def test_options_of_grids(name: str, recurrent: Any) -> None:
+    """Each parameter has the values of its option, also 0 and those of an array."""
+    sources = {"mdlstm": "data:image", "twod_lstm": ["data", "data:rows"]}[name]
+    layer = {"class": name, "n_out": 2, "from": sources, "recurrent_weights_init": recurrent, "forward_weights_init": 1}
+    extern_data = {"data": {"dim": 5}, "rows": {"dim": 5}, "image": {"shape": (None, None, 3)}}
+    config = Config({"network": {"output": layer}, "extern_data": extern_data})
+    for key, value in Network.from_config(config).get_param_values().items():
+        expected = {"W": 1, "V_h": recurrent, "V_v": recurrent, "b": 0}[key.rpartition("/")[2]]
+        np.testing.assert_array_equal(value, np.broadcast_to(expected, value.shape), err_msg=key)
 
 
 def test_our_seed_decides_the_others() -> None:

@@ -116,9 +116,12 @@ class MDLstmLayer(ConcatInputLayer, Planned[MDLstmPlan]):
         return list(self.directions)
 
     def _declare_params(self, ctx: PlanContext, corners: Sequence[str], n_in: int, n: int) -> None:
-        recurrent = self.recurrent_weights_init or "glorot_uniform"
+        forward, recurrent = (
+            "glorot_uniform" if init is None else init
+            for init in (self.forward_weights_init, self.recurrent_weights_init)
+        )
         for corner in corners:
-            ctx.param(corner + "/W", (n_in, GATES * n), self.forward_weights_init or "glorot_uniform")
+            ctx.param(corner + "/W", (n_in, GATES * n), forward)
             ctx.param(corner + "/V_h", (n, GATES * n), recurrent)
             ctx.param(corner + "/V_v", (n, GATES * n), recurrent)
             ctx.param(corner + "/b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)

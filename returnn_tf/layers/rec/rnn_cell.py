@@ -40,6 +40,7 @@ class RnnCellLayer(RecLayer):
     def weights_inits(self) -> tuple[Init, Init]:
         """Return the initialisers of the input weights and of the recurrent weights."""
         forward, recurrent = self.forward_weights_init, self.recurrent_weights_init
-        if self.weights_init is None:
-            return forward, recurrent
-        return forward or self.weights_init, recurrent or self.weights_init
+        return (
+            self.weights_init if forward is None else forward,
+            self.weights_init if recurrent is None else recurrent,
+        )

@@ -134,8 +134,11 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
 
     def _declare_params(self, ctx: PlanContext, n: int) -> None:
         sizes = [ctx.need_static(ctx.need_feature(s.output, "source %r" % s.path), "it") for s in self.sources]
-        recurrent = self.recurrent_weights_init or "glorot_uniform"
-        ctx.param(self._prefix() + "W", (sum(sizes), GATES * n), self.forward_weights_init or "glorot_uniform")
+        forward, recurrent = (
+            "glorot_uniform" if init is None else init
+            for init in (self.forward_weights_init, self.recurrent_weights_init)
+        )
+        ctx.param(self._prefix() + "W", (sum(sizes), GATES * n), forward)
         ctx.param(self._prefix() + "V_h", (n, GATES * n), recurrent)
         ctx.param(self._prefix() + "V_v", (n, GATES * n), recurrent)
         ctx.param(self._prefix() + "b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
