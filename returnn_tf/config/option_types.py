@@ -83,8 +83,8 @@ def with_python_numbers(value: Any, expected: Any) -> Any:
 
 @functools.cache
 def _names_scalars(annotation: Any) -> bool:
-    """Return whether an annotation contains the type of numpy scalars, without importing numpy."""
-    if isinstance(annotation, type) and (annotation.__module__, annotation.__name__) == ("numpy", "generic"):
+    """Return whether an annotation contains a type of numpy scalars, without importing numpy."""
+    if any((base.__module__, base.__name__) == ("numpy", "generic") for base in getattr(annotation, "__mro__", ())):
         return True
     origin, args = _parts(annotation)
     return origin is not collections.abc.Callable and any(map(_names_scalars, args))
