@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.config.options import check_options, declared_options, option
+from returnn_tf.config.options import at_least, check_options, declared_options, option, probability
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer_plan import BatchNorm
 from returnn_tf.graph.option_types import Axes, Init
@@ -26,10 +26,12 @@ class BatchNormOptions:
 
     use_shift: bool = option(True, help="whether to add beta")
     use_std: bool = option(True, help="whether to multiply by gamma")
-    use_sample: float = option(0.0, help="weight of the running statistics in training, 0 to 1")
+    use_sample: float = option(0.0, help="weight of the running statistics in training, 0 to 1", check=probability)
     force_sample: bool = option(False, help="apply use_sample outside training too, where it is 1 otherwise")
-    momentum: Optional[float] = option(None, help="weight of the batch in the update (default 0.1, old 0.99)")
-    epsilon: float = option(1e-3, help="constant added to the variance")
+    momentum: Optional[float] = option(
+        None, help="weight of the batch in the update (default 0.1, old 0.99)", check=probability
+    )
+    epsilon: float = option(1e-3, help="constant added to the variance", check=at_least(0))
     update_sample_only_in_training: Optional[bool] = option(
         None, help="keep the running statistics fixed outside training (default since behavior version 12)"
     )

@@ -116,6 +116,11 @@ WRONG = [
         {"class": "reduce", "mode": "sum", "axis": {}, "from": "data"},
         "must be an axis, a list of axes or None, got {}",
     ),
+    ({"class": "batch_norm", "momentum": 1.5, "from": "data"}, "option 'momentum' must be from 0 to 1, got 1.5."),
+    ({"class": "batch_norm", "use_sample": -1, "from": "data"}, "option 'use_sample' must be from 0 to 1, got -1."),
+    ({**LAYER, "batch_norm": {"epsilon": -1e-3}}, "option 'epsilon' must be at least 0, got -0.001."),
+    ({"class": "layer_norm", "epsilon": -1, "from": "data"}, "option 'epsilon' must be at least 0, got -1."),
+    ({"class": "norm", "axis": "F", "epsilon": -1, "from": "data"}, "option 'epsilon' must be at least 0, got -1."),
 ]
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import at_least, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -36,7 +36,7 @@ class LayerNormLayer(ConcatInputLayer):
 
     keeps_features = True
     joins_features = True
-    epsilon: float = option(1e-6, help="added to the variance")
+    epsilon: float = option(1e-6, help="added to the variance", check=at_least(0))
 
     def template(self, ctx: PlanContext) -> Data:
         """Return the template of the source."""
@@ -106,7 +106,7 @@ class NormLayer(ConcatInputLayer, Planned[NormPlan]):
     param_shape: Axes = option("F", help="axes of the parameters")
     scale: bool = option(True, help="whether to multiply by scale")
     bias: bool = option(True, help="whether to add bias")
-    epsilon: float = option(1e-6, help="added to the variance")
+    epsilon: float = option(1e-6, help="added to the variance", check=at_least(0))
 
     def template(self, ctx: PlanContext) -> NormPlan:
         """Return the template of the source."""
