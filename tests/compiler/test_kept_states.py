@@ -106,6 +106,23 @@ def test_pieces_continue_each_other(name: str) -> None:
     check_pieces(output_of(net), expected)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_pieces_of_different_lengths(name: str) -> None:
+    """A sequence that ends before the others in a batch goes on from its own last frame, not from the padding."""
+    expected = output_of(net_of(layers("zeros")[name]))(piece(0, max(LENS)))
+    run = output_of(net_of(layers("keep_over_epoch")[name]))
+    starts = np.zeros_like(LENS)
+    for lens in ([5, 1, 2], [1, 3, 1], [3, 0, 4]):
+        data = np.full([len(LENS), max(lens), DIM], 30.0, "float32")
+        for b, n in enumerate(lens):
+            data[b, :n] = whole()[b, starts[b] : starts[b] + n]
+        value = run({"data": data, "data/size0": np.array(lens, "int32")})
+        for b, n in enumerate(lens):
+            want = expected[b, starts[b] : starts[b] + n]
+            np.testing.assert_allclose(value[b, :n], want, rtol=1e-4, atol=1e-5)
+        starts += lens
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm", "cell", "attention"])
 def test_without_init(name: str) -> None:
