@@ -315,6 +315,16 @@ def test_feature_axis_of_frames_in_two_dims() -> None:
     np.testing.assert_allclose(found["output"].value[0, :, :2], feed["plain"][0, :4].reshape(2, 2), rtol=1e-6)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_frames_in_axes_of_another_layer(axis: int) -> None:
+    layer = {"class": "unflatten_nd", "sizes": "data:sizes", "num_axes": 2, "from": "data:plain"}
+    data = planned({"output": {**layer, "declare_same_sizes_as": {axis: "data"}}})
+    assert data.dims[1 + axis] is TIME and data.dims[2 - axis] is not TIME
+    no_frames = {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"}
+    with pytest.raises(ConfigError, match="declare_same_sizes_as: layer 'mean' has no time axis"):
+        planned({"mean": no_frames, "output": {**layer, "declare_same_sizes_as": {axis: "mean"}}})
+
+
 @pytest.mark.parametrize("part", [FEAT, SpatialDim("part", 4)])
 def test_batch_and_features_merged_and_split(part: Any) -> None:
     """The merged axis is in the place of the feature axis, so the axes are [time, batch, features] then."""

@@ -147,20 +147,23 @@ def test_as_many_features_as_the_context() -> None:
     fails(network, "the source has 2 features, base_ctx 3")
 
 
-@pytest.mark.parametrize("size,std,inner", [(3, 1.0, None), (4, 0.5, None), (1, 2.0, None), (3, 1.0, 5)])
-def test_gauss_window(size: int, std: float, inner: Any) -> None:
+@pytest.mark.parametrize(
+    "size, std, inner, step",
+    [(3, 1.0, None, 0.5), (4, 0.5, None, 0.5), (1, 2.0, None, 0.5), (3, 1.0, 5, 0.5), (3, 1.0, 3, 1.25)],
+)
+def test_gauss_window(size: int, std: float, inner: Any, step: float) -> None:
     positions = np.array([-0.7, 1.4, 6.2], "float32")
     network = {
         "p": {"class": "eval", "eval": "tf.constant(%r) + 0. * tf.cast(source(0), 'float32')" % positions.tolist(),
               "from": "data:numbers", "out_type": {"dtype": "float32"}},
         "output": {"class": "gauss_window_attention", "base": "data", "window_size": size, "std": std,
-                   "inner_size": inner, "from": "p"},
+                   "inner_size": inner, **({} if step == 0.5 else {"inner_size_step": step}), "from": "p"},
     }  # fmt: skip
     value, frames = run(network)["output"].value, feed()["data"]
     value = value if inner else value[:, None]
     for b, n in enumerate(LENS):
         for k in range(inner or 1):
-            t = positions[b] + (0 if inner is None else (k - (inner - 1) / 2) * 0.5)
+            t = positions[b] + (0 if inner is None else (k - (inner - 1) / 2) * step)
             expected = np.zeros(3)
             for i in range(int(np.round(t)) - size // 2, int(np.round(t)) - size // 2 + size):
                 density = np.exp(-0.5 * ((i - t) / std) ** 2) / (std * np.sqrt(2 * np.pi))

@@ -105,3 +105,23 @@ def test_bleu_of_a_perfect_hypothesis_is_one() -> None:
     feed["data/size0"] = feed["classes/size0"] = np.array([7, 6, 5, 4, 4, 6], "int32")
     feed["data"] = feed["classes"]
     np.testing.assert_allclose(_run(feed, "bleu"), -6.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "layer, printed",
+    [
+        (
+            {"class": "copy", "from": "data", "loss": "edit_distance", "loss_opts": {"debug_print": True}},
+            "output [[1 2]] [2] target: [[3 0]] [1]",
+        ),
+        (
+            {"class": "softmax", "from": "data", "loss": "ce", "target": "data", "loss_opts": {"debug_dump": True},
+             "forward_weights_init": 0},
+            "output ce: [[1.38629436 1.38629436]]",
+        ),
+    ],
+)  # fmt: skip
+def test_printed_values(layer: dict[str, Any], printed: str, capfd: pytest.CaptureFixture) -> None:
+    feed = {"data": [[1, 2]], "data/size0": [2], "classes": [[3, 0]], "classes/size0": [1]}
+    network_of(layer, extern_data=EXTERN).run({key: np.array(value, "int32") for key, value in feed.items()})
+    assert printed in capfd.readouterr().err
