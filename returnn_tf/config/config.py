@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional, TypeVar, Union, overload
 
 from returnn_tf.config import loading, readers
 from returnn_tf.config.errors import SettingError, did_you_mean
-from returnn_tf.config.option_types import shown_with_kind
+from returnn_tf.config.option_types import shown_with_kind, with_python_numbers
 from returnn_tf.config.user_code import CONFIG_MODULE
 from returnn_tf.config.user_files import builtins_of_configs, resolving_imports
 from returnn_tf.util.html import code, paragraph, shortened, table
@@ -262,6 +262,8 @@ class Config:
     def read(self, key: str, default: T, reader: Callable[[Any], Optional[T]]) -> T:
         """Return the value converted by a reader; ``default`` if the key is not set, or set to None.
 
+        Scalars of numpy count as numbers of Python.
+
         :param reader: raises ValueError if the value is wrong
         :raises ConfigError: with the place where the value was set
         """
@@ -272,7 +274,7 @@ class Config:
         if value is None:
             return default
         try:
-            result = reader(value)
+            result = reader(with_python_numbers(value, Any))
         except ValueError as exc:
             raise SettingError("%s: %s" % (self.describe_source(key), exc)) from None
         return default if result is None else result

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Optional
 
+import numpy as np
 import pytest
 
 from returnn_tf.cli.main import main
@@ -151,6 +152,29 @@ def test_values(value, text, name, expected) -> None:
     config = Config({name: value})
     assert Example(config).value(name) == (expected if value is not None else Example.declared()[name].default)
     assert getattr(Example(Config.from_files([], [(name, text)])), name) == expected
+
+
+@pytest.mark.parametrize(
+    "name, given, expected",
+    [
+        ("count", np.int64(5), 5),
+        ("flag", np.bool_(True), True),
+        ("flag", np.int32(1), True),
+        ("limit", np.int64(7), 7),
+        ("rates", [np.float32(0.5), np.int64(2)], [0.5, 2]),
+        ("anything", (np.int64(1), {}), (1, {})),
+    ],
+)
+def test_numbers_of_numpy(name, given, expected) -> None:
+    """They count as numbers of Python, which is what readers get."""
+    value = Example(Config({name: given})).value(name)
+    assert value == expected and repr(value) == repr(expected)
+
+
+@pytest.mark.parametrize("given", [np.int64(0), np.float32(2.5)])
+def test_wrong_numbers_of_numpy(given) -> None:
+    with pytest.raises(ConfigError, match="config key 'count'.* got %s" % given):
+        Example(Config({"count": given})).value("count")
 
 
 @pytest.mark.parametrize(
