@@ -8,6 +8,7 @@ the lowering, looked up by dim, and those of a derived dim are computed from its
 from __future__ import annotations
 
 import enum
+import numbers
 from typing import Any, Callable, Optional, Union
 from weakref import WeakValueDictionary
 
@@ -77,7 +78,7 @@ class Dim:
     ) -> None:
         self.auto: bool = auto or (expr is not None and any(a.auto for a in expr.args))
         self.kind = kind
-        self.size = dimension if size is None else size
+        self.size: Optional[int] = _python_int(dimension if size is None else size)
         self.description = description or ""
         self.expr = expr
         #: The dim that a config declared this one to be, see `declare_same_as`.
@@ -258,6 +259,7 @@ class Dim:
     div_right, div_left = floordiv_right, floordiv_left
 
     def _quotient(self, by: Union[Dim, int], *, up: bool, left: bool) -> Dim:
+        by = _python_int(by)
         if not _operand(by) or (isinstance(by, int) and by < 0):
             raise ValueError("%s can only be divided by a positive number, not by %s." % (self, by))
         exact = None if isinstance(by, int) else without_factor(terms_of(self), by, left=left)
@@ -318,7 +320,13 @@ class Dim:
         return "Dim{%s %s}" % (self.kind.value, self)
 
 
+def _python_int(value: Any) -> Any:
+    """Return an integer of numpy as one of Python, with which sizes are computed; anything else unchanged."""
+    return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, int) else value
+
+
 def _operand(value: Any) -> Terms:
+    value = _python_int(value)
     if isinstance(value, bool) or not isinstance(value, (int, Dim)):
         raise TypeError("A dim can be combined with dims and ints, not with %r." % (value,))
     return terms_of(value)

@@ -20,6 +20,19 @@ def test_equal_expressions_are_one_dim() -> None:
     assert time + SpatialDim("other") is not time + SpatialDim("other")
 
 
+@pytest.mark.parametrize("number", [np.int64, np.int32, np.uint8])
+def test_integers_of_numpy(number: type) -> None:
+    time, static, two = SpatialDim("time"), FeatureDim("f", number(4)), number(2)
+    assert time + two is time + 2 and two + time is 2 + time and time - two is time - 2
+    assert time * two is time * 2 and two * time is 2 * time and time.ceildiv_right(two) is time.ceildiv_right(2)
+    for dim, size in ((static, 4), (static + two, 6), (static // two, 2), (Dim(dimension=two), 2)):
+        assert dim.size == size and type(dim.size) is int
+    with pytest.raises(TypeError, match="can be combined with dims and ints"):
+        time + np.float32(2)
+    with pytest.raises(ValueError, match="divided by a positive number"):
+        time // (two - two)
+
+
 def test_equal_size_is_not_equality() -> None:
     a, b = FeatureDim("a", 4), FeatureDim("b", 4)
     assert not a.agrees_with(b)
