@@ -209,7 +209,8 @@ WRONG: dict[str, list[str]] = {
         "pip install",
         "HOROVOD_WITH_TENSORFLOW=1",
     ],
-    "import sys, types; sys.modules['horovod'] = types.ModuleType('horovod'); "
+    "import sys; from importlib.machinery import ModuleSpec; from importlib.util import module_from_spec; "
+    "sys.modules['horovod'] = module_from_spec(ModuleSpec('horovod', None, is_package=True)); "
     "sys.modules['horovod'].__path__ = ['%s']": ["built without TensorFlow", "pip uninstall"],
 }
 
