@@ -10,13 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import DataError, FileDataError, FileError, shown
-from returnn_tf.config.options import between, option
+from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.data_spec import DataSpec, spec_of_array
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.core.tags import warn_of_unknown
-from returnn_tf.datasets.speech.utterances import IndexedUtterances, UtteranceDataset, random_subset
+from returnn_tf.datasets.speech.utterances import (
+    ChosenUtteranceOptions,
+    IndexedUtterances,
+    random_subset,
+)
 from returnn_tf.datasets.text.orth import make_post_processing
 from returnn_tf.util.packed_strings import PackedStrings
 
@@ -86,25 +90,17 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
     """
 
     @dataclass
-    class Options(UtteranceDataset.Options):
+    class Options(ChosenUtteranceOptions):
         path: Union[str, list[Any]] = option(help="the corpus, or a list of several that become one")
         audio: Optional[dict[str, Any]] = option(
             None, help="options of the features, {} for all defaults; None: without audio"
         )
         targets: Optional[Any] = option(None, help="options of the vocabulary, or a vocabulary; None: without labels")
         orth_post_process: Any = option(None, help="functions on the text: names, functions or a list of these")
-        segment_file: Optional[str] = option(None, help="only these tags: text file, one per line, .gz allowed")
-        fixed_random_subset: Union[None, float] = option(
-            None, help="keep this number of sequences, below 1 this fraction of them, chosen and shuffled at random"
-        )
-        fixed_random_subset_seed: int = option(42, help="seed of this choice", check=between(0, 2**32 - 1))
         epoch_wise_filter: Optional[dict[Any, Any]] = option(
             None,
             help="only the shortest sequences in some epochs: {(first, last): {'max_mean_len': x}}, by the lengths "
             "that order them",
-        )
-        use_cache_manager: bool = option(
-            False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
         )
 
     def setup(self) -> None:

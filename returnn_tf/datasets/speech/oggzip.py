@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import FileDataError, FileError, shown
-from returnn_tf.config.options import between, option
+from returnn_tf.config.options import option
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import open_regular, path_of
@@ -23,7 +23,11 @@ from returnn_tf.datasets.core.tags import warn_of_unknown
 from returnn_tf.datasets.files import local_copy
 from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
 from returnn_tf.datasets.speech.literal_list import Columns, read_columns
-from returnn_tf.datasets.speech.utterances import UtteranceDataset, UtterancesInFiles, random_subset
+from returnn_tf.datasets.speech.utterances import (
+    ChosenUtteranceOptions,
+    UtterancesInFiles,
+    random_subset,
+)
 from returnn_tf.datasets.speech.zip_archive import ZipArchive
 from returnn_tf.datasets.text.orth import make_post_processing
 from returnn_tf.logging.log import log
@@ -378,7 +382,7 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
     takes_last_of_tag = True
 
     @dataclass
-    class Options(UtteranceDataset.Options):
+    class Options(ChosenUtteranceOptions):
         path: Union[str, list[Any]] = option(
             help="NAME.zip, a list of these and of texts NAME.txt.gz beside them, or a directory beside its text"
         )
@@ -396,14 +400,6 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
         zip_audio_files_have_name_as_prefix: bool = option(
             True, help="the audio is NAME/<file> in the zip file; False: <file>"
         )
-        use_cache_manager: bool = option(
-            False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
-        )
-        segment_file: Optional[str] = option(None, help="only these tags: text file, one per line, .gz allowed")
-        fixed_random_subset: Union[None, float] = option(
-            None, help="keep this number of sequences, below 1 this fraction of them, chosen and shuffled at random"
-        )
-        fixed_random_subset_seed: int = option(42, help="seed of this choice", check=between(0, 2**32 - 1))
         epoch_wise_filter: Optional[dict[Any, Any]] = option(
             None,
             help="only the shortest sequences in some epochs: {(first, last): {'max_mean_len': x}}, in 10 ms",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import ConfigError, DataError, FileDataError, FileError
+from returnn_tf.config.options import between, option
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
@@ -179,6 +180,20 @@ def _encoded(text: str) -> bytes:
         return text.encode("utf8")
     except UnicodeEncodeError as exc:
         raise FileDataError("its text %r has characters that UTF-8 lacks: %s" % (text[:100], exc)) from None
+
+
+@dataclass
+class ChosenUtteranceOptions(UtteranceDataset.Options):
+    """The options of corpora of which a part may be read."""
+
+    segment_file: Optional[str] = option(None, help="only these tags: text file, one per line, .gz allowed")
+    fixed_random_subset: Union[None, float] = option(
+        None, help="keep this number of sequences, below 1 this fraction of them, chosen and shuffled at random"
+    )
+    fixed_random_subset_seed: int = option(42, help="seed of this choice", check=between(0, 2**32 - 1))
+    use_cache_manager: bool = option(
+        False, help="read copies on the local disk: `docs/data.md`, returnn-tf explain data-files"
+    )
 
 
 def random_subset(count: int, subset: Optional[float], seed: int, owner: str) -> Optional[NDArray[Any]]:
