@@ -239,6 +239,12 @@ class CommandDataError(DataError):
     class_topic = "commands"
 
 
+class CtcDataError(DataError):
+    """The scores, the lexicon or the language model of CTC decoding are wrong."""
+
+    class_topic = "ctc"
+
+
 class FileDataError(DataError):
     """A data file is missing, damaged, or can't be written."""
 
