@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from corpus import END, LABELS, Pair, read_hdf, skeleton
 
-from returnn_tf.engine.search.report import Errors, align
+from returnn_tf.engine.transcripts.edit_distance import Errors, align
 
 
 def ngram_perplexity(train: Sequence[Pair], test: Sequence[Pair], order: int) -> float:

@@ -10,8 +10,8 @@ import pytest
 
 from returnn_tf.engine.search.errors import Decided, ErrorReport
 from returnn_tf.engine.search.labels import Labels
-from returnn_tf.engine.search.report import Errors, align, table
-from returnn_tf.engine.search.searcher import Hypothesis
+from returnn_tf.engine.search.searcher import SearchedLabels
+from returnn_tf.engine.transcripts.edit_distance import Errors, align, table
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_reports_of_several_processes_are_added() -> None:
     reports = [ErrorReport(decided, labels) for _ in range(3)]
     for index, (report, reference) in enumerate(zip(reports, ([1, 2, 0], [2, 0], [1, 1]))):
         batch = SimpleNamespace(seq_indices=[index], seq_tags=["seq-%d" % index])
-        report.add(batch, [[Hypothesis(np.array([1, 2]))]], [np.array(reference)])
+        report.add(batch, [[SearchedLabels(np.array([1, 2]))]], [np.array(reference)])
     total = ErrorReport(decided, labels)
     total.merge([report.state() for report in reports])
     assert total.lines() == ["decision: label errors 40.00% (2 of 5: 1 substitutions, 0 deletions, 1 insertions)"]

@@ -74,6 +74,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
     ],
     "engine": [
         ["support"],
+        ["transcripts"],
         ["decoding"],
         ["learning_rate", "update"],
         ["distributed"],

@@ -23,7 +23,7 @@ from returnn_tf.cli.report.losses import (
 from returnn_tf.cli.report.model import Model, SeqReport
 from returnn_tf.cli.report.page import Section, figure, heading, wide
 from returnn_tf.engine.search.labels import Labels
-from returnn_tf.engine.search.report import Errors, align
+from returnn_tf.engine.transcripts.edit_distance import Errors, align
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.util.html import folded, paragraph, shortened, table
 

@@ -25,7 +25,7 @@ from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.core.safe_files import read_text_dict
-from returnn_tf.engine.search.report import Errors, align
+from returnn_tf.engine.transcripts.edit_distance import Errors, align
 from returnn_tf.logging.log import log
 
 _DOC = """

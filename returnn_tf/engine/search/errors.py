@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels
-from returnn_tf.engine.search.report import Errors, align, table
-from returnn_tf.engine.search.searcher import Hypothesis
+from returnn_tf.engine.search.searcher import SearchedLabels
+from returnn_tf.engine.transcripts.edit_distance import Errors, align, table
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.losses.decoded import EditDistanceLoss
 from returnn_tf.logging.text import counted
@@ -71,7 +71,7 @@ class ErrorReport:
         """Return whether there are end labels, which the loss counts."""
         return bool(self._ends)
 
-    def add(self, batch: Any, hypotheses: Sequence[Sequence[Hypothesis]], references: Sequence[Any]) -> None:
+    def add(self, batch: Any, hypotheses: Sequence[Sequence[SearchedLabels]], references: Sequence[Any]) -> None:
         """Count the errors of one batch.
 
         :param hypotheses: of each sequence

@@ -16,8 +16,8 @@ from returnn_tf.datasets import Dataset
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
 from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels, labels_of
-from returnn_tf.engine.search.report import Errors, align
 from returnn_tf.engine.search.searcher import Searcher, SearchResult
+from returnn_tf.engine.transcripts.edit_distance import Errors, align
 from returnn_tf.util.html import paragraph, shortened, table
 
 _MOST_ROWS = 50

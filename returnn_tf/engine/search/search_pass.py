@@ -19,7 +19,7 @@ from returnn_tf.engine.passes.progress import PassState
 from returnn_tf.engine.search.errors import ErrorReport
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.output import Found
-from returnn_tf.engine.search.searcher import Hypothesis, Searcher, SearchResult
+from returnn_tf.engine.search.searcher import SearchedLabels, Searcher, SearchResult
 from returnn_tf.engine.support.scores import ERROR, Scores, added_sums, batch_means
 from returnn_tf.logging.lines import eval_line, phase_text
 from returnn_tf.logging.log import log
@@ -152,7 +152,7 @@ class SearchPass:
         reports = [report for report in self._reports if report.leaves_out]
         return {ERROR + report.loss: getattr(report, errors).rate for report in reports}
 
-    def _entry(self, name: str, found: Sequence[Hypothesis]) -> Any:
+    def _entry(self, name: str, found: Sequence[SearchedLabels]) -> Any:
         labels = self._labels[name]
         if self._searcher.nodes[name].output.beam is None:
             return labels.text(found[0].labels)

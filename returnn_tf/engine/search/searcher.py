@@ -19,7 +19,7 @@ from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
 
-class Hypothesis(NamedTuple):
+class SearchedLabels(NamedTuple):
     """Label indices [labels], or other values [frames, ...], and their log score if they are the result of a search."""
 
     labels: NDArray[Any]
@@ -29,7 +29,7 @@ class Hypothesis(NamedTuple):
 class SearchResult(NamedTuple):
     """Result of the search for a batch."""
 
-    hypotheses: dict[str, list[list[Hypothesis]]]  # layer -> sequence -> best first
+    hypotheses: dict[str, list[list[SearchedLabels]]]  # layer -> sequence -> best first
     losses: Optional[StepResult]  # None without losses
     not_ended: dict[str, int]  # loop -> sequences whose best hypothesis was cut off by max_seq_len
     references: dict[str, list[NDArray[Any]]] = {}  # layer -> labels of each sequence
@@ -134,14 +134,14 @@ def searched_node(plan: Plan, name: str) -> Node:
     return node
 
 
-def _split(labels: NDArray[Any], lens: NDArray[Any], scores: Optional[NDArray[Any]]) -> list[list[Hypothesis]]:
+def _split(labels: NDArray[Any], lens: NDArray[Any], scores: Optional[NDArray[Any]]) -> list[list[SearchedLabels]]:
     """Return the hypotheses of each sequence, best first; of equal scores the earlier one first."""
     if scores is None:
-        return [[Hypothesis(row[:size])] for row, size in zip(labels, lens)]
+        return [[SearchedLabels(row[:size])] for row, size in zip(labels, lens)]
     beam = scores.shape[1]
     result = []
     for seq, seq_scores in enumerate(scores):
         order = np.argsort(-seq_scores, kind="stable")
         rows = [(seq * beam + entry, seq_scores[entry]) for entry in order]
-        result.append([Hypothesis(labels[row][: lens[row]], score) for row, score in rows])
+        result.append([SearchedLabels(labels[row][: lens[row]], score) for row, score in rows])
     return result
