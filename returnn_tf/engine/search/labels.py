@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.vocabulary import vocab_labels
+from returnn_tf.engine.transcripts.words import Spelling
 from returnn_tf.tensor import Data
 
-_BPE_JOIN = "@@ "
-_WORD_BEGIN = "\u2581"  # of pieces of SentencePiece
 _BYTES = [chr(byte) for byte in range(256)]
 
 
@@ -29,6 +28,7 @@ class Labels:
         if separator is None:
             separator = "" if names and all(len(name) == 1 for name in names) else " "
         self.separator = separator
+        self.spelling = Spelling(names, characters=True if separator == "" else None)
 
     @property
     def have_words(self) -> bool:
@@ -37,15 +37,16 @@ class Labels:
 
     def text(self, indices: Iterable[int]) -> str:
         """Return the labels, joined by the separator; an index without name is written as a number."""
+        return self.separator.join(self.each(indices))
+
+    def each(self, indices: Iterable[int]) -> list[str]:
+        """Return the name of each label, or its number."""
         names = self.names or []
-        return self.separator.join(names[i] if 0 <= i < len(names) else str(i) for i in map(int, indices))
+        return [names[i] if 0 <= i < len(names) else str(i) for i in map(int, indices)]
 
     def words(self, indices: Iterable[int]) -> list[str]:
-        """Return the words of the text; subword units (``@@``, or those of SentencePiece) are joined."""
-        text = self.text(indices)
-        if text.startswith(_WORD_BEGIN) or " " + _WORD_BEGIN in text:
-            return text.replace(" ", "").replace(_WORD_BEGIN, " ").split()
-        return (text + " ").replace(_BPE_JOIN, "").split()
+        """Return the words that the labels make up; subword units are joined."""
+        return [word for word, _, _ in self.spelling.spans(self.each(indices))]
 
 
 class Bytes(Labels):

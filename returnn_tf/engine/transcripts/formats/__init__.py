@@ -1,0 +1,1 @@
+"""The formats in which transcripts are written, a module each."""
