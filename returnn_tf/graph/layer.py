@@ -128,6 +128,8 @@ class Layer(Sealable):
     activation = cast(Activation, None)
     #: The values to load into the parameters below this layer, see `returnn_tf.engine.checkpoints.preload`.
     load_on_init = cast(Any, None)
+    #: Whether it chooses one hypothesis of each sequence, and knows the score (`returnn_tf.layers.search.decide`).
+    decides = cast(bool, False)
     #: For each source: None, or what follows its name in the tuple that ``from`` has in place of a name.
     source_options = cast(Sequence[Any], ())
     #: This layer in the plan; set by the node.

@@ -106,6 +106,10 @@ NEED_FRAMES: dict[str, dict[str, Any]] = {
         "merged": {"class": "masked_computation", "mask": "is_new", "from": "best", "unit": {"class": "copy"}},
         "output": {"class": "remove", "symbol": 5, "from": "merged"},
     },
+    "ctc_greedy": {
+        "probs": {"class": "softmax", "n_out": 6, "from": "data"},
+        "output": {"class": "ctc_greedy", "from": "probs"},
+    },
 }  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def has_scores(node: Node) -> bool:
     todo, seen = [node], {node}
     while todo:
         current = todo.pop(0)
-        if isinstance(current.layer, DecideLayer) and current.sources[0].output.beam is not None:
+        if current.layer.decides:
             return True
         if current.output.beam is None:
             fresh = [source for source in current.sources if source not in seen]
@@ -79,6 +79,11 @@ class DecideLayer(Planned[DecidePlan]):
 
     ends_search = True
     length_normalization: bool = option(False, help="divide the scores by the lengths before comparing")
+
+    @property
+    def decides(self) -> bool:
+        """Return whether there are hypotheses to decide between."""
+        return self.source.output.beam is not None
 
     def template(self, ctx: PlanContext) -> DecidePlan:
         """Infer the output without hypotheses."""
