@@ -42,8 +42,7 @@ def run(steps: Steps, *, few: bool) -> None:
     for encoder in ENCODERS:
         options = ["++num_epochs", "1"] if few else []
         steps.returnn("train the %s" % encoder, encoder + ".config", *options)
-        steps.returnn("%s: search by attention" % encoder, encoder + ".config", "++task", "search")
-        steps.returnn("%s: probabilities of CTC" % encoder, encoder + ".config", "++task", "forward")
+        steps.returnn("%s: search by attention, best path of CTC" % encoder, encoder + ".config", "++task", "search")
     steps.script("count wrong words", "score.py", "out")
     steps.script("draw", "draw.py", "out")
 

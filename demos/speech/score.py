@@ -15,13 +15,13 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 
-import h5py
 import jiwer
 import numpy as np
 from numpy.typing import NDArray
 
 SETS = ("sentences", "voices")  # new sentences of known voices; new sentences of new voices
 ENCODERS = ("blstm", "conformer")
+LAYERS = {"CTC": "ctc_decision", "attention": "decision"}
 Texts = dict[str, str]  # tag -> words
 
 
@@ -43,29 +43,14 @@ def joined(pieces: Iterable[str]) -> str:
     return (" ".join(pieces) + " ").replace("@@ ", "").strip()
 
 
-def read_search(path: str, labels: list[str]) -> Texts:
-    """Return what a beam search found."""
+def read_search(path: str, labels: list[str]) -> dict[str, Texts]:
+    """Return what a search found, by layer."""
     with open(path, encoding="utf8") as file:
         found = ast.literal_eval(file.read())
-    return {tag: joined(labels[int(label)] for label in text.split()) for tag, text in found.items()}
-
-
-def best_path(probs: NDArray[np.floating]) -> list[int]:
-    """Return the labels of the most probable path of CTC: repetitions and blanks, the last label, left out.
-
-    :param probs: [frames, labels and blank]
-    """
-    best = np.argmax(probs, axis=1)
-    return [int(b) for a, b in zip([-1, *best[:-1]], best) if b != a and b != probs.shape[1] - 1]
-
-
-def read_forward(path: str, labels: list[str]) -> Texts:
-    """Return the best path of CTC for each sequence of a forwarded dataset."""
-    with h5py.File(path, "r") as file:
-        ends = np.cumsum(file["seqLengths"][:, 0])
-        probs = np.split(file["inputs"][:], ends[:-1])
-        tags = [tag.decode("utf8") for tag in file["seqTags"][:]]
-    return {tag: joined(labels[i] for i in best_path(of_seq)) for tag, of_seq in zip(tags, probs)}
+    return {
+        layer: {tag: joined(labels[int(label)] for label in texts[layer].split()) for tag, texts in found.items()}
+        for layer in LAYERS.values()
+    }
 
 
 def word_error_rate(references: Texts, hypotheses: Mapping[str, str]) -> float:
@@ -112,11 +97,10 @@ def systems(folder: str) -> dict[str, Texts]:
     labels = read_labels(os.path.join(folder, "bpe.vocab"))
     found = {}
     for encoder in ENCODERS:
-        forward, search = (os.path.join(folder, encoder + suffix) for suffix in ("_forward.hdf", "_search.py"))
-        if os.path.exists(forward):
-            found[encoder + ", CTC"] = read_forward(forward, labels)
-        if os.path.exists(search):
-            found[encoder + ", attention"] = read_search(search, labels)
+        path = os.path.join(folder, encoder + "_search.py")
+        if os.path.exists(path):
+            texts = read_search(path, labels)
+            found.update({"%s, %s" % (encoder, name): texts[layer] for name, layer in LAYERS.items()})
     return found
 
 

@@ -70,9 +70,13 @@ def test_pieces(demo, tmp_path):
         assert demo.score.joined(labels[index] for index in vocabulary.get_seq(text)) == text
 
 
-def test_best_path(demo):
-    probs = np.eye(4)[[3, 0, 0, 3, 0, 1, 1, 3, 3]]  # 3 is the blank
-    assert demo.score.best_path(probs) == [0, 0, 1]
+def test_hypotheses_of_the_layers(demo, tmp_path):
+    path = tmp_path / "search.py"
+    path.write_text("{'a': {'decision': '0 1', 'ctc_decision': '1'}, 'b': {'decision': '', 'ctc_decision': '1 0 1'}}")
+    assert demo.score.read_search(str(path), ["th@@", "e"]) == {
+        "decision": {"a": "the", "b": ""},
+        "ctc_decision": {"a": "e", "b": "e the"},
+    }
 
 
 def test_word_error_rate(demo):
