@@ -45,6 +45,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
             "frames",
             "gradients",
             "initial_values",
+            "int8",
             "mixed_precision",
             "philox",
             "softmax",

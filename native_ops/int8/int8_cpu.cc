@@ -1,0 +1,184 @@
+// The rows are rounded first. Then a thread takes blocks of columns, or of rows where there are few columns; the sums
+// of some rows and vectors of columns stay in registers over the whole depth.
+#include <cmath>
+
+#include "../common/arena.h"
+#include "../common/block_product.h"
+#include "../common/rows.h"
+#include "dot.h"
+#include "int8.h"
+
+namespace rtf {
+namespace {
+
+constexpr int64_t kPanel = 16, kGroup = 4;  // columns and steps of the depth that are stored together
+constexpr int64_t kLeastWork = 800'000;     // multiply-adds; below it, handing work to another thread takes longer
+constexpr int64_t kRowsAtOnce = 192;        // of the rounded rows, which stay in the second cache
+constexpr int64_t kColumnsOfBlock = Dot::kVectors * Dot::kColumns;
+constexpr float kLeast = 0x1p-100f;        // 127 / largest is finite from here on
+constexpr int32_t kInfinity = 0x7f800000;  // the bits of a float
+
+int64_t groups_of(int64_t depth) { return (depth + kGroup - 1) / kGroup; }
+
+// Rows that are rounded: int8 [rows, groups, 4], and the scale and the sum of each row.
+struct Rounded {
+  int64_t depth, groups;
+  int8_t* numbers;
+  float* scales;
+  int32_t* sums;
+
+  Rounded(int64_t rows, int64_t depth, void* memory)
+      : depth(depth),
+        groups(groups_of(depth)),
+        numbers(static_cast<int8_t*>(memory)),
+        scales(reinterpret_cast<float*>(numbers + rows * groups * kGroup)),
+        sums(reinterpret_cast<int32_t*>(scales + rows)) {}
+
+  static int64_t size(int64_t rows, int64_t depth) {
+    return rows * (groups_of(depth) * kGroup + static_cast<int64_t>(sizeof(float) + sizeof(int32_t)));
+  }
+
+  void round(const float* x, int64_t row) const {
+    int8_t* to = numbers + row * groups * kGroup;
+    int32_t most = 0;  // as bits: NaN is above infinity, which is above the numbers
+    for (int64_t k = 0; k < depth; ++k) {
+      int32_t bits;
+      std::memcpy(&bits, x + k, sizeof(bits));
+      most = std::max(most, bits & 0x7fffffff);
+    }
+    float largest;
+    std::memcpy(&largest, &most, sizeof(largest));
+    std::fill(to + depth, to + groups * kGroup, int8_t{0});
+    sums[row] = 0;
+    if (most >= kInfinity || largest < kLeast) {
+      std::fill(to, to + depth, int8_t{0});
+      scales[row] = most >= kInfinity ? NAN : 0.0f;
+      return;
+    }
+    const float factor = 127.0f / largest;
+    int32_t sum = 0;
+    for (int64_t k = 0; k < depth; ++k) {
+      const int32_t number = static_cast<int32_t>(std::lrintf(x[k] * factor));
+      to[k] = static_cast<int8_t>(number);
+      sum += number;
+    }
+    scales[row] = largest / 127.0f;
+    sums[row] = sum;
+  }
+
+  int32_t group(int64_t row, int64_t k) const {
+    int32_t four;
+    std::memcpy(&four, numbers + (row * groups + k) * kGroup, sizeof(four));
+    return four;
+  }
+};
+
+class Int8Product {
+ public:
+  Int8Product(int64_t columns, const Rounded& x, const uint8_t* w, const float* scales, float* y)
+      : columns_(columns), x_(x), w_(w), scales_(scales), y_(y) {}
+
+  int64_t vectors() const { return (columns_ + Dot::kColumns - 1) / Dot::kColumns; }
+  int64_t blocks() const { return (vectors() + Dot::kVectors - 1) / Dot::kVectors; }
+
+  // Blocks of columns first .. last - 1 of the rows begin .. end - 1.
+  void run(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+    for (; begin < end; begin += kRowsAtOnce)
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t vector = block * Dot::kVectors;
+        with_constant<Dot::kVectors>(
+            std::min<int64_t>(Dot::kVectors, vectors() - vector), [&](auto width) __attribute__((always_inline)) {
+              rows_of<width>(vector * Dot::kColumns, begin, std::min(kRowsAtOnce, end - begin));
+            });
+      }
+  }
+
+ private:
+  template <int kWidth>
+  void rows_of(int64_t column, int64_t begin, int64_t n_rows) const {
+    int64_t blocks = (n_rows + Dot::kMaxRows - 1) / Dot::kMaxRows;
+    for (int64_t at = 0, size; at < n_rows; at += size, --blocks) {  // of nearly equal size
+      size = (n_rows - at + blocks - 1) / blocks;
+      with_constant<Dot::kMaxRows>(
+          size, [&](auto rows) __attribute__((always_inline)) { multiply<rows, kWidth>(column, begin + at); });
+    }
+  }
+
+  // Where four steps of the depth are for a column.
+  const uint8_t* at(int64_t column, int64_t k) const {
+    return w_ + (column / kPanel * x_.groups + k) * kPanel * kGroup + column % kPanel * kGroup;
+  }
+
+  template <int kRows, int kWidth>
+  void multiply(int64_t column, int64_t row) const {
+    typename Dot::Sums sums[kRows][kWidth];
+    const uint8_t* from[kWidth];
+#pragma GCC unroll 4
+    for (int v = 0; v < kWidth; ++v) {
+      from[v] = at(column + v * Dot::kColumns, 0);
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r)
+        sums[r][v] = Dot::splat(
+            static_cast<int32_t>(static_cast<uint32_t>(Dot::kStart) * static_cast<uint32_t>(x_.sums[row + r])));
+    }
+    for (int64_t k = 0; k < x_.groups; ++k) {
+      decltype(Dot::load(nullptr)) factors[kWidth];
+#pragma GCC unroll 4
+      for (int v = 0; v < kWidth; ++v) factors[v] = Dot::load(from[v] + k * kPanel * kGroup);
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) {
+        const int32_t four = x_.group(row + r, k);
+#pragma GCC unroll 4
+        for (int v = 0; v < kWidth; ++v) sums[r][v] = Dot::add(sums[r][v], factors[v], four);
+      }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < kWidth; ++v) write(row + r, column + v * Dot::kColumns, sums[r][v]);
+  }
+
+  void write(int64_t row, int64_t column, const Dot::Sums& sums) const {
+    int32_t values[Dot::kColumns];
+    Dot::store(values, sums);
+    const float scale = x_.scales[row];
+    float* to = y_ + row * columns_ + column;
+    const int n = static_cast<int>(std::min<int64_t>(Dot::kColumns, columns_ - column));
+    if (n == Dot::kColumns)
+      for (int i = 0; i < Dot::kColumns; ++i) to[i] = static_cast<float>(values[i]) * (scale * scales_[column + i]);
+    else
+      for (int i = 0; i < n; ++i) to[i] = static_cast<float>(values[i]) * (scale * scales_[column + i]);
+  }
+
+  int64_t columns_;
+  const Rounded& x_;
+  const uint8_t* w_;
+  const float* scales_;
+  float* y_;
+};
+
+}  // namespace
+}  // namespace rtf
+
+extern "C" {
+
+int64_t rtf_int8_matrix_size(int64_t depth, int64_t columns) {
+  return rtf::round_up(columns, rtf::kPanel) * rtf::groups_of(depth) * rtf::kGroup;
+}
+
+int64_t rtf_int8_scratch_size(int64_t rows, int64_t depth) { return rtf::Rounded::size(rows, depth); }
+
+void rtf_int8_product_f32(int64_t rows, int64_t depth, int64_t columns, const float* x, const uint8_t* w,
+                          const float* scales, float* y, void* scratch, const RtfThreads* threads) {
+  const rtf::Rounded rounded(rows, depth, scratch);
+  rtf::run_rows(*threads, rows, depth, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) rounded.round(x + row * depth, row);
+  });
+  const rtf::Int8Product product(columns, rounded, w, scales, y);
+  const int64_t blocks = product.blocks();
+  if (rows * depth * columns < rtf::kLeastWork) return product.run(0, blocks, 0, rows);
+  if (blocks >= threads->n_threads)
+    return rtf::run_ranges(*threads, blocks, [&](int64_t first, int64_t last) { product.run(first, last, 0, rows); });
+  rtf::run_ranges(*threads, rows, [&](int64_t begin, int64_t end) { product.run(0, blocks, begin, end); });
+}
+}

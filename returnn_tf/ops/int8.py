@@ -1,0 +1,128 @@
+"""Matrices of int8 with a scale for each channel, and products in which activations are rounded to int8, too.
+
+A matrix w [depth, channels] is stored as integers q from -127 to 127 and scales s: ``w[k, c] = q[k, c] s[c]``, where
+the largest number of a channel is 127. A row of activations is rounded in the same way while a graph runs. Sums of
+integers are exact, hence a product is the same bit by bit in all its forms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.native.dispatch import form
+from returnn_tf.native.int8 import GROUP, MOST, OFFSET, PANEL, int8_ops, native_int8_product
+from returnn_tf.util.lazy_tf import tf
+
+#: The largest depth of a product whose sum fits in int32.
+LONGEST = 2**31 // MOST**2
+#: Rows and channels whose largest number is smaller count as 0.
+_LEAST = 2.0**-100
+#: Integers of a product that float32 adds without rounding.
+_EXACT = 2**24 // MOST**2
+
+
+def stored_shape(channels: int, depth: int) -> tuple[int, int, int, int]:
+    """Return the shape of the numbers of a matrix: panels, groups, channels of a panel, steps of a group."""
+    return -(-channels // PANEL), -(-depth // GROUP), PANEL, GROUP
+
+
+def to_int8(w: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Round a matrix to int8, half to even.
+
+    :param w: [channels, depth], finite
+    :return: numbers, see `stored_shape`, with an offset of 128; scales [channels]
+    """
+    w = w.astype("float32", copy=False)
+    panels, groups, _, _ = stored_shape(*w.shape)
+    largest = np.abs(w).max(axis=1)
+    largest = np.where(largest < _LEAST, np.float32(0), largest)
+    with np.errstate(divide="ignore"):
+        factors = np.where(largest > 0, np.float32(MOST) / largest, np.float32(0))
+    stored = np.full((panels * PANEL, groups * GROUP), OFFSET, "uint8")
+    stored[: w.shape[0], : w.shape[1]] = np.rint(w * factors[:, None]) + OFFSET
+    numbers = stored.reshape([panels, PANEL, groups, GROUP]).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(numbers), largest / np.float32(MOST)
+
+
+def from_int8(numbers: NDArray[np.uint8], scales: NDArray[np.float32], depth: int) -> NDArray[np.float32]:
+    """Return the matrix [channels, depth] that numbers and scales stand for."""
+    panels, groups, _, _ = numbers.shape
+    rows = numbers.transpose(0, 2, 1, 3).reshape([panels * PANEL, groups * GROUP])
+    rounded: NDArray[np.float32] = rows[: len(scales), :depth].astype("float32") - np.float32(OFFSET)
+    return rounded * scales[:, None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Int8Matrix:
+    """A matrix [depth, channels].
+
+    :param numbers: uint8, see `to_int8`
+    :param scales: [channels]
+    """
+
+    numbers: Any
+    scales: Any
+    depth: int
+
+    def product(self, x: Any) -> Any:
+        """Return ``x matrix``, [..., channels].
+
+        :param x: [..., depth]
+        """
+        return int8_product(x, self)
+
+    def rows(self, channels: Any) -> Any:
+        """Return the numbers of channels, [..., depth].
+
+        :param channels: int [...]
+        """
+        groups = self.numbers.shape[1]
+        panel, within = channels // PANEL, channels % PANEL
+        places = (panel[..., None] * groups + tf.range(groups, dtype=channels.dtype)) * PANEL + within[..., None]
+        found = tf.gather(tf.reshape(self.numbers, [-1, GROUP]), places)
+        found = tf.reshape(found, tf.concat([tf.shape(channels), [groups * GROUP]], axis=0))[..., : self.depth]
+        found.set_shape(channels.shape.concatenate([self.depth]))
+        return (tf.cast(found, tf.float32) - OFFSET) * tf.gather(self.scales, channels)[..., None]
+
+    def integers(self) -> Any:
+        """Return the integers as floats, [depth, channels]."""
+        panels, groups = self.numbers.shape[:2]
+        w = tf.cast(self.numbers, tf.float32) - OFFSET
+        w = tf.reshape(tf.transpose(w, [1, 3, 0, 2]), [groups * GROUP, panels * PANEL])
+        return w[: self.depth, : self.scales.shape[0]]
+
+    def values(self) -> Any:
+        """Return the matrix in float32, [depth, channels]."""
+        return self.integers() * self.scales
+
+
+@form(
+    lambda ops, x, w: native_int8_product(ops, x, w.numbers, w.scales),
+    where=lambda x, w: int8_ops(),
+)
+def int8_product(x: Any, w: Int8Matrix) -> Any:
+    """Round each row of x to int8 and multiply it.
+
+    A row with NaN or infinity gives NaN.
+
+    :param x: float32 [..., depth]
+    :return: [..., channels]
+    """
+    largest = tf.reduce_max(tf.abs(x), axis=-1, keepdims=True)
+    finite = tf.reduce_all(tf.math.is_finite(x), axis=-1, keepdims=True)
+    counts = tf.logical_and(finite, largest >= _LEAST)
+    # also where the row does not count, so that no integer is made of NaN
+    safe = tf.where(counts, largest, tf.ones_like(largest))
+    rounded = tf.round(tf.where(counts, x, tf.zeros_like(x)) * (MOST / safe))
+    scale = tf.where(counts, safe / MOST, tf.where(finite, tf.zeros_like(safe), float("nan") * safe))
+    integers = w.integers()
+    # float32 adds these integers without rounding, in any order
+    sums = [
+        tf.cast(tf.tensordot(rounded[..., k : k + _EXACT], integers[k : k + _EXACT], 1), tf.int32)
+        for k in range(0, w.depth, _EXACT)
+    ]
+    return tf.cast(tf.add_n(sums), tf.float32) * (scale * w.scales)

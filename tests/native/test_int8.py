@@ -1,0 +1,164 @@
+"""Products with matrices of int8: all forms give the same bits; what is not finite; wrong shapes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.int8 import self_test
+from returnn_tf.native.library import load
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.native.sources import source_folder
+from returnn_tf.native.toolchain import find_toolchain
+from returnn_tf.ops.int8 import LONGEST, Int8Matrix, from_int8, to_int8
+from returnn_tf.util.lazy_tf import tf
+from tests.compiling import compile_cached
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# AVX-512 VNNI where this machine has it, AVX-VNNI, AVX2, and plain loops
+TARGETS = {
+    "native": ("-march=native",),
+    "avxvnni": ("-march=x86-64-v3", "-mavxvnni"),
+    "avx2": ("-march=x86-64-v3",),
+    "baseline": (),
+}
+
+
+@pytest.fixture(scope="module")
+def ops():
+    return load("int8", self_test)
+
+
+def _matrix(w):
+    """Return a matrix [depth, channels] as `Int8Matrix`."""
+    numbers, scales = to_int8(w.T)
+    return Int8Matrix(tf.constant(numbers), tf.constant(scales), w.shape[0])
+
+
+def _random(seed, *shape):
+    return np.random.RandomState(seed).normal(0, 1, shape).astype("float32")
+
+
+@pytest.mark.parametrize("depth, channels", [(1, 1), (5, 16), (64, 17), (130, 200), (2100, 33)])
+def test_forms_give_the_same_bits(ops, depth, channels):
+    """The native op and TensorFlow's ops; more than 1040 numbers are added in several sums there."""
+    x, w = _random(1, 3, 7, depth), _matrix(_random(2, depth, channels))
+    x[1, 2] = 0
+    native = w.product(tf.constant(x))
+    with portable_ops():
+        plain = w.product(tf.constant(x))
+    np.testing.assert_array_equal(native, plain)
+    assert native.shape == (3, 7, channels) and not native.numpy()[1, 2].any()
+
+
+@pytest.mark.parametrize("depth, channels, bound", [(512, 512, 0.012), (2048, 512, 0.012), (64, 10000, 0.012)])
+def test_close_to_float64(ops, depth, channels, bound):
+    """For normal numbers the error of a product is about 1 % of its standard deviation."""
+    x, w = _random(1, 30, depth), _random(2, depth, channels)
+    exact = x.astype("float64") @ w.astype("float64")
+    error = _matrix(w).product(tf.constant(x)).numpy() - exact
+    assert np.sqrt((error**2).mean() / (exact**2).mean()) < bound
+
+
+def test_channels_have_scales_of_their_own(ops):
+    w = _random(1, 40, 20) * np.logspace(-20, 20, 20, dtype="float32")
+    x = _random(2, 6, 40)
+    exact = x.astype("float64") @ w
+    assert (np.abs(_matrix(w).product(tf.constant(x)) - exact).max(axis=0) < 0.03 * np.abs(exact).max(axis=0)).all()
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_rows_that_are_not_finite_or_small(ops, portable):
+    x = np.ones((7, 9), "float32")
+    x[1, 3], x[2, 4], x[3, 5], x[4], x[5] = np.nan, np.inf, -np.inf, 1e-38, 2.0**-99
+    w = _matrix(np.ones((9, 5)))
+    if portable:
+        with portable_ops():
+            y = w.product(tf.constant(x)).numpy()
+    else:
+        y = w.product(tf.constant(x)).numpy()
+    assert np.isnan(y[1:4]).all()
+    np.testing.assert_array_equal(y[4], np.zeros(5))
+    np.testing.assert_allclose(y[[0, 5, 6]], [[9.0] * 5, [9 * 2.0**-99] * 5, [9.0] * 5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 16), (50, 17), (33, 100)])
+def test_stored_numbers(shape):
+    """What is read back has at most half a step of error, and is the same when it is stored again."""
+    w = _random(1, *shape)
+    w[0] = 0
+    numbers, scales = to_int8(w)
+    back = from_int8(numbers, scales, shape[1])
+    assert (np.abs(back - w) <= 0.5001 * scales[:, None]).all() and not back[0].any()
+    again = to_int8(back)
+    np.testing.assert_array_equal(again[0], numbers)
+    np.testing.assert_allclose(again[1], scales, rtol=1e-6)
+    matrix = Int8Matrix(tf.constant(numbers), tf.constant(scales), shape[1])
+    np.testing.assert_array_equal(matrix.values(), back.T)
+
+
+@pytest.mark.parametrize("labels", [[3], [[0, 31], [17, 16]]], ids=str)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_rows_of_labels(labels, dtype):
+    numbers, scales = to_int8(_random(1, 32, 37))
+    found = Int8Matrix(tf.constant(numbers), tf.constant(scales), 37).rows(tf.constant(labels, dtype))
+    np.testing.assert_array_equal(found, from_int8(numbers, scales, 37)[np.array(labels)])
+
+
+def test_unknown_shapes(ops):
+    w = _matrix(_random(1, 8, 20))
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None, 8])])
+    def run(x):
+        y = w.product(x)
+        assert y.shape.as_list() == [None, None, 20]
+        return y
+
+    assert run(tf.zeros([2, 0, 8])).shape == (2, 0, 20)
+    x = tf.constant(_random(2, 2, 3, 8))
+    np.testing.assert_array_equal(run(x), w.product(x))
+
+
+@pytest.mark.parametrize(
+    "x, w, scales, text",
+    [
+        ((3, 9), (1, 2, 16, 4), 16, "rows of [3,9] do not fit a matrix of 16 columns that has 128 bytes"),
+        ((3, 8), (1, 2, 16, 4), 17, "do not fit a matrix of 17 columns"),
+        ((), (1, 2, 16, 4), 16, "x has no axis"),
+    ],
+)
+def test_wrong_shapes(ops, x, w, scales, text):
+    with pytest.raises(tf.errors.InvalidArgumentError) as info:
+        ops.rtf_int8_product(x=tf.ones(x), w=tf.ones(w, tf.uint8), scales=tf.ones([scales]))
+    assert text in str(info.value) or "at least rank 1" in str(info.value)
+
+
+def test_longest_product():
+    """Sums of this depth fit, those of one number more may not."""
+    assert LONGEST * 127**2 < 2**31 <= (LONGEST + 1) * 127**2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_instruction_sets(target, tmp_path):
+    """Each form gives the bits of plain loops."""
+    flags = TARGETS[target]
+    try:
+        compiler = find_toolchain(flags).compiler
+    except NativeOpError as exc:
+        pytest.skip(str(exc))
+    program = str(tmp_path / "driver")
+    kernel = os.path.join(source_folder(), "int8", "int8_cpu.cc")
+    command = [*compiler, "-std=c++17", "-O2", "-pthread", *flags, "-I", source_folder()]
+    built = compile_cached(command, [os.path.join(HERE, "int8_driver.cc"), kernel], program)
+    if target != "baseline" and ("unrecognized" in built.stderr or "unknown" in built.stderr):
+        pytest.skip("the compiler does not know " + " ".join(flags))
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode == -4:
+        pytest.skip("this CPU lacks the instructions")
+    assert done.stdout.strip() == "good", done.stdout + done.stderr
