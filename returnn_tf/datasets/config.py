@@ -79,6 +79,32 @@ class DatasetOfConfig:
         return dataset
 
 
+def nested_options(config: ConfigLike, name: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the options of a dataset of a config, and of those inside it, without opening it.
+
+    Nothing is yielded without a dataset of that name, and if it is wrong: what tasks report.
+    """
+    config = _as_config(config)
+    spec = _spec_of(config, name)
+    if spec is None:
+        return
+    try:
+        _, options = parse_dataset_spec(spec, NamesOfConfig(config))
+    except ConfigError:
+        return
+    yield from _with_inner(options)
+
+
+def _with_inner(options: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(options, Mapping):
+        yield options
+        for value in options.values():
+            yield from _with_inner(value)
+    elif isinstance(options, (list, tuple)):
+        for value in options:
+            yield from _with_inner(value)
+
+
 def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1) -> dict[str, Any]:
     """Return the options for ``Dataset.batches`` as set in the config.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import ExportError
-from returnn_tf.export.data_facts import LabelNames
+from returnn_tf.export.data_facts import LabelFiles
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.onnx.names import OUTPUT, file_names
 from returnn_tf.export.onnx.stateful.check import check_steps
@@ -71,7 +71,7 @@ class StatefulModel(InferenceModel):
                 "token": TOKEN,
                 "scores": {"tensor": SCORES, "log": not rasr, "sign": -1 if rasr else 1},
                 "labels": self.functions.labels,
-                **LabelNames(self.net.plan, self.net.config, folder).facts(self.functions.choice.output.sparse_dim),
+                **LabelFiles(self.net.plan, self.net.config, folder).facts(self.functions.choice.output.sparse_dim),
                 "target": self.functions.choice.layer.target,
                 "states": {
                     name: {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
