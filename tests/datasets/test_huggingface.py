@@ -246,7 +246,7 @@ WRONG = {
 
 @pytest.mark.parametrize("values", [[1, None, 3], [0.5, float("nan"), None]], ids=["null", "nan"])
 def test_a_row_without_length(values):
-    with pytest.raises(ConfigError, match="'sorting_seq_len_column': the column 'speaker' .* but row 1 has none"):
+    with pytest.raises(DataError, match="'sorting_seq_len_column': the column 'speaker' .* but row 1 has none"):
         tags(open_(table(speaker=values), seq_ordering="sorted", sorting_seq_len_column="speaker"))
 
 

@@ -169,7 +169,8 @@ def lengths_of(table: Any, column: str, where: str) -> NDArray[np.int64]:
 def numbers_of(table: Any, column: str, where: str) -> NDArray[Any]:
     """Return a column of numbers.
 
-    :raises ConfigError: it is a column of something else, or a row has none
+    :raises ConfigError: it is a column of something else
+    :raises DataError: a row has none
     """
     values = np.asarray(table.with_format("numpy", columns=[column])[:][column])
     if values.ndim != 1 or values.dtype.kind not in "iuf":
@@ -177,5 +178,5 @@ def numbers_of(table: Any, column: str, where: str) -> NDArray[Any]:
     missing = np.flatnonzero(np.isnan(values))
     if len(missing):
         text = "%s: the column %r must have a number in each row, but row %d has none"
-        raise FileError(text % (where, column, missing[0]))
+        raise FileDataError(text % (where, column, missing[0]))
     return values
