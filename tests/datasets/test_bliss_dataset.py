@@ -136,3 +136,14 @@ def test_bad_options(corpus, tmp_path):
         list(corpus(segment_file=str(tmp_path / "none")).sequences(1))
     with pytest.raises(DataError, match="nowhere.xml' cannot be read: No such file"):
         list(corpus(path="nowhere.xml").sequences(1))
+
+
+@pytest.mark.parametrize(
+    "options, logged",
+    [({"audio": None}, True), ({"audio": None, "seq_ordering": "sorted"}, False), ({"audio": RAW}, False)],
+)
+def test_folder_of_the_audio(corpus, tmp_path, options, logged, caplog):
+    """It has an effect where audio is read, be it for the length of a segment without an end."""
+    dataset = corpus(path=str(tmp_path / "c.xml.gz"), audio_dir=str(tmp_path), **options)
+    assert len(list(dataset.sequences(1))) == 3
+    assert ("'audio_dir'" in caplog.text and "it needs audio, or an order by lengths" in caplog.text) is logged

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
@@ -97,6 +98,23 @@ def test_a_corpus_in_a_store(store, tmp_path):
     assert len(copies(tmp_path)) == 1
     check(Dataset.from_config({**options, "use_cache_manager": True}), ["wav/%s.wav" % tag for tag in TEXTS])
     assert len(copies(tmp_path)) == 4
+
+
+_BLISS = """<corpus name="c">
+ <recording name="r" audio="%s"><segment name="a" start="0" end="0.1"/><segment name="b" start="0.1"/></recording>
+</corpus>"""
+
+
+@pytest.mark.parametrize("audio", ["wav/one.wav", "memory://bucket/wav/one.wav"])
+@pytest.mark.parametrize("wanted, num_copies", [(False, 1), (True, 2)])
+def test_a_bliss_corpus_in_a_store(store, tmp_path, audio, wanted, num_copies):
+    """Its audio is read where it is, also for the length of a segment without an end, unless copies are wanted."""
+    store("memory://bucket/c.xml", (_BLISS % audio).encode())
+    store("memory://bucket/wav/one.wav", wav(SAMPLES["one"]))
+    options = {"path": "memory://bucket/c.xml", "audio": RAW, "seq_ordering": "sorted", "use_cache_manager": wanted}
+    a, b = Dataset.from_config({"class": "BlissDataset", **options}).sequences(1)
+    np.testing.assert_array_equal(np.concatenate([a.data["data"], b.data["data"]])[:, 0], SAMPLES["one"])
+    assert len(copies(tmp_path)) == num_copies
 
 
 def test_folders_in_a_store(store, tmp_path):

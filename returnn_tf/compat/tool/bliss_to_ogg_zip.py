@@ -302,7 +302,7 @@ def _seconds(utterance: Utterance) -> float:
     """Return the duration by the corpus, without rounding errors of differences; else that of the file."""
     if utterance.end is None:
         assert utterance.audio is not None
-        return audio_range.duration(utterance.audio) - utterance.start
+        return audio_range.duration(utterance.audio, name=utterance.audio) - utterance.start
     return float(Decimal(str(utterance.end)) - Decimal(str(utterance.start)))
 
 

@@ -105,18 +105,22 @@ def _opened(content: Union[str, bytes]) -> BinaryIO:
     return io.BytesIO(content) if isinstance(content, bytes) else open_regular(content)
 
 
-def duration(path: str) -> float:
+def duration(content: Union[str, bytes], *, name: str) -> float:
     """Return the duration of an audio file in seconds, from its header.
 
+    :param content: path of the file, or its content
+    :param name: of the file, for errors
     :raises DataError: it is missing or damaged
     """
     with optional_package("to decode audio"):
         import soundfile
-    _check(path)
+    if isinstance(content, str):
+        _check(content)
     try:
-        return float(soundfile.info(path).duration)
+        return float(soundfile.info(content if isinstance(content, str) else io.BytesIO(content)).duration)
     except (soundfile.SoundFileError, RuntimeError, OSError) as exc:
-        raise FileDataError("audio file %r cannot be read: %s" % (path, exc)) from exc
+        cause = exc if isinstance(content, str) else getattr(exc, "error_string", exc)  # which names an object
+        raise FileDataError("audio file %r cannot be read: %s" % (name, cause)) from exc
 
 
 def _check(path: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import FileDataError, FileError
-from returnn_tf.config.options import above, option
+from returnn_tf.config.options import above, log_inert, option
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.tags import warn_of_unknown
-from returnn_tf.datasets.files import local_copy
+from returnn_tf.datasets.files import local_copy, path_or_content
 from returnn_tf.datasets.speech.audio_range import channel_of, duration, read_range
+from returnn_tf.datasets.speech.manifests import folder_of, joined
 from returnn_tf.datasets.speech.utterances import IndexedUtterances, UtteranceDataset
 from returnn_tf.datasets.text.bliss import read_bliss
 from returnn_tf.datasets.text.orth import make_post_processing
@@ -79,6 +79,8 @@ class BlissDataset(IndexedUtterances["_Index"]):
         """Check all options; the corpus is read when the first epoch begins."""
         opts = self.opts
         self.set_up(audio=self._audio_options(), targets=self._target_options())
+        if opts.audio is None and opts.audio_dir is not None and self.epoch_order.ignores_lengths:
+            log_inert(self._owner(), "audio_dir", "it needs audio, or an order by lengths")
         self._post_process = make_post_processing(opts.orth_post_process, owner="%s: orth_post_process" % self._owner())
         self.data_specs = self.specs_by_key()
 
@@ -128,31 +130,33 @@ class BlissDataset(IndexedUtterances["_Index"]):
     def file_of(self, index: int) -> str:
         """Return the path of the recording."""
         path = self.index.recordings[self.index.recording_of[index]]
-        folder = self.opts.audio_dir if self.opts.audio_dir is not None else os.path.dirname(self.opts.path)
-        return os.path.join(folder, path) if path else ""
+        folder = self.opts.audio_dir if self.opts.audio_dir is not None else folder_of(self.opts.path)
+        return joined(folder, path) if path else ""
 
     def seq_lengths(self) -> NDArray[Any]:
         """Return the durations [num_seqs] in units of 10 ms."""
         starts, ends = np.asarray(self.index.starts), np.array(self.index.ends)
         for index in np.flatnonzero(np.isinf(ends)):
-            ends[index] = duration(self._recording(int(index)))
+            content, name = self._recording(int(index))
+            ends[index] = duration(content, name=name)
         lengths: NDArray[Any] = np.floor((ends - starts) * 100 + 1e-6).astype(np.int64)
         return lengths
 
     def samples(self, index: int) -> tuple[NDArray[Any], int]:
         """Return samples and sample rate of a segment."""
         end = self.index.ends[index]
-        path = local_copy(self._recording(index), wanted=self.opts.use_cache_manager)
-        samples, rate = read_range(path, self.index.starts[index], None if end == float("inf") else end)
-        return channel_of(samples, self.index.tracks[index], path), rate
+        content, name = self._recording(index)
+        samples, rate = read_range(content, self.index.starts[index], None if end == float("inf") else end, name=name)
+        return channel_of(samples, self.index.tracks[index], name), rate
 
-    def _recording(self, index: int) -> str:
+    def _recording(self, index: int) -> tuple[Union[str, bytes], str]:
+        """Return the path of the recording, or the content of a remote one, and its name for errors."""
         path = self.file_of(index)
         if not path:
             raise FileDataError(
                 "corpus %r: the recording of segment %r has no audio" % (self.opts.path, self.tag(index))
             )
-        return path
+        return path_or_content(path, wanted=self.opts.use_cache_manager), path
 
 
 class _Index:

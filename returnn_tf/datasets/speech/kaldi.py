@@ -301,7 +301,8 @@ class _Folder:
         if is_command(value) or is_in_archive(value) or is_url(value):
             text = "%s: the duration of %r is not known; Kaldi's utils/data/get_utt2dur.sh writes 'utt2dur'"
             raise FileDataError(text % (self.main.place(row), value))
-        return duration(self._archives.resolve(value))
+        path = self._archives.resolve(value)
+        return duration(path, name=path)
 
 
 class _Segments:
