@@ -24,7 +24,7 @@ from returnn_tf.util.trust import close_to_others, is_ours
 FOLDER = "RETURNN_TF_INDEX_CACHE"
 #: Bytes of the files of a corpus from which on its index is in a file.
 LEAST = 16 << 20
-_FORMAT = 1
+_FORMAT = 2
 _MAGIC = b"rtfindex"
 _ALIGNED = 64
 
@@ -35,10 +35,12 @@ class SharedIndex:
 
     :param arrays: of simple types
     :param facts: as JSON
+    :param files: further ones that determine it, found while it was made
     """
 
     arrays: Mapping[str, NDArray[Any]]
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    files: Sequence[str] = ()
 
     def part(self, name: str) -> dict[str, NDArray[Any]]:
         """Return the arrays whose names begin with this one and a dot, without these."""
@@ -82,6 +84,12 @@ def shared_index(kind: str, paths: Sequence[str], options: Any, make: Callable[[
     try:
         path = cache.made(name, write)
         found = _mapped(path, key)
+        if found is None:  # of other versions of its further files
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                os.remove(path)
+            found = _mapped(cache.made(name, write), key)
+            if found is None:
+                raise CopyError("the files change all the time")
     except (CopyError, OSError) as exc:
         reason = str(exc) if isinstance(exc, CopyError) else exc.strerror or str(exc)
         _warn_once("indexes can't be shared in %r: %s; this process has its own" % (folder, reason))
@@ -120,7 +128,8 @@ def _write(path: str, key: str, index: SharedIndex) -> None:
     for name, array in index.arrays.items():
         places[name] = [array.dtype.str, len(array), size]
         size += -(-array.nbytes // _ALIGNED) * _ALIGNED
-    header = json.dumps({"key": key, "facts": index.facts, "arrays": places, "size": size}).encode("utf8")
+    facts = {"key": key, "facts": index.facts, "files": _facts_of(index.files), "arrays": places, "size": size}
+    header = json.dumps(facts).encode("utf8")
     with open(path, "wb") as file:
         file.write(_MAGIC + len(header).to_bytes(8, "little") + header)
         file.write(bytes(-file.tell() % _ALIGNED))
@@ -132,8 +141,8 @@ def _write(path: str, key: str, index: SharedIndex) -> None:
     close_to_others(path)
 
 
-def _mapped(path: str, key: str) -> SharedIndex:
-    """Return the index in a file, mapped into memory.
+def _mapped(path: str, key: str) -> Optional[SharedIndex]:
+    """Return the index in a file, mapped into memory; None: one of its further files has changed since.
 
     :raises CopyError: it is none of this user, or not the wanted one
     """
@@ -151,8 +160,11 @@ def _mapped(path: str, key: str) -> SharedIndex:
         with contextlib.suppress(OSError):
             os.remove(path)
         raise CopyError("index file %r was damaged, and is removed" % path)
+    files = [file for file, _, _ in header["files"] or ()]
+    if header["files"] is None or _facts_of(files) != header["files"]:
+        return None
     arrays = {}
     for name, (dtype, count, place) in header["arrays"].items():
         kind = np.dtype(dtype)
         arrays[name] = content[start + place : start + place + count * kind.itemsize].view(kind)
-    return SharedIndex(arrays, header["facts"])
+    return SharedIndex(arrays, header["facts"], files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -15,6 +15,7 @@ from returnn_tf.config.options import above, log_inert, option
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.tags import warn_of_unknown
 from returnn_tf.datasets.files import local_copy, path_or_content
+from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
 from returnn_tf.datasets.speech.audio_range import channel_of, duration, read_range
 from returnn_tf.datasets.speech.manifests import folder_of, joined
 from returnn_tf.datasets.speech.utterances import IndexedUtterances, UtteranceDataset
@@ -22,6 +23,7 @@ from returnn_tf.datasets.text.bliss import read_bliss
 from returnn_tf.datasets.text.orth import make_post_processing
 from returnn_tf.util.packed_strings import PackedStrings
 
+_MOST_TRACKS = 32767
 #: Options of the features -> options of the dataset for the same.
 _FEATURES = {
     "num_feature_filters": "num_feature_filters",
@@ -105,7 +107,9 @@ class BlissDataset(IndexedUtterances["_Index"]):
         opts = self.opts
         allowed = self.tags_of_segment_file()
         with self._wanted_by("path"):
-            index = _Index(local_copy(opts.path, wanted=opts.use_cache_manager), allowed)
+            path = local_copy(opts.path, wanted=opts.use_cache_manager)
+            paths = [path, opts.segment_file] if allowed else [path]
+            index = _Index(shared_index("bliss", paths, [bool(allowed)], lambda: read_segments(path, allowed)))
         if not len(index):
             raise FileDataError(
                 "%s: corpus %r has no segments%s"
@@ -113,15 +117,15 @@ class BlissDataset(IndexedUtterances["_Index"]):
             )
         if allowed:
             warn_of_unknown(self._owner(), "segment_file", self.opts.segment_file, allowed, index.names)
-        twice = index.names.repeated()
-        if twice:
-            text = "%s: corpus %r has several segments of the same name, e.g. %r. Rename them"
-            raise FileDataError(text % (self._owner(), opts.path, index.names[twice[0]]))
         return index
 
     def tag(self, index: int) -> str:
         """Return the full name of a segment."""
         return self.index.names[index]
+
+    def tags_many(self, indices: Sequence[int]) -> list[str]:
+        """Return the full names of several segments."""
+        return self.index.names.chosen(indices)
 
     def text(self, index: int) -> str:
         """Return the transcription with single blanks, after ``orth_post_process``."""
@@ -129,13 +133,13 @@ class BlissDataset(IndexedUtterances["_Index"]):
 
     def file_of(self, index: int) -> str:
         """Return the path of the recording."""
-        path = self.index.recordings[self.index.recording_of[index]]
+        path = self.index.recordings[int(self.index.recording_of[index])]
         folder = self.opts.audio_dir if self.opts.audio_dir is not None else folder_of(self.opts.path)
         return joined(folder, path) if path else ""
 
     def seq_lengths(self) -> NDArray[Any]:
         """Return the durations [num_seqs] in units of 10 ms."""
-        starts, ends = np.asarray(self.index.starts), np.array(self.index.ends)
+        starts, ends = self.index.starts, np.array(self.index.ends)
         for index in np.flatnonzero(np.isinf(ends)):
             content, name = self._recording(int(index))
             ends[index] = duration(content, name=name)
@@ -144,10 +148,10 @@ class BlissDataset(IndexedUtterances["_Index"]):
 
     def samples(self, index: int) -> tuple[NDArray[Any], int]:
         """Return samples and sample rate of a segment."""
-        end = self.index.ends[index]
+        start, end = float(self.index.starts[index]), float(self.index.ends[index])
         content, name = self._recording(index)
-        samples, rate = read_range(content, self.index.starts[index], None if end == float("inf") else end, name=name)
-        return channel_of(samples, self.index.tracks[index], name), rate
+        samples, rate = read_range(content, start, None if end == float("inf") else end, name=name)
+        return channel_of(samples, int(self.index.tracks[index]), name), rate
 
     def _recording(self, index: int) -> tuple[Union[str, bytes], str]:
         """Return the path of the recording, or the content of a remote one, and its name for errors."""
@@ -162,28 +166,54 @@ class BlissDataset(IndexedUtterances["_Index"]):
 class _Index:
     """The segments of a corpus file.
 
-    :param allowed: names of the segments to keep; None: all
+    :param index: of `read_segments`
     """
 
-    def __init__(self, path: str, allowed: Optional[Collection[str]]):
-        self.names, self.texts, self.recordings = PackedStrings(), PackedStrings(), PackedStrings()
-        self.recording_of, self.tracks = array("q"), array("h")
-        self.starts, self.ends = array("d"), array("d")  # seconds
-        last: Optional[str] = None
-        for segment in read_bliss(path):
-            if allowed is not None and segment.name not in allowed:
-                continue
-            audio = segment.audio or ""
-            if audio != last:
-                self.recordings.append(audio)
-                last = audio
-            start, end = segment.seconds
-            self.names.append(segment.name)
-            self.texts.append(segment.text)
-            self.recording_of.append(len(self.recordings) - 1)
-            self.tracks.append(min(segment.track or 0, 32767))
-            self.starts.append(start)
-            self.ends.append(float("inf") if end is None else end)
+    def __init__(self, index: SharedIndex):
+        self.names, self.texts, self.recordings = (
+            PackedStrings.of_arrays(index.part(name)) for name in ("names", "texts", "recordings")
+        )
+        self.recording_of, self.tracks = index.arrays["recording_of"], index.arrays["tracks"]
+        self.starts, self.ends = index.arrays["starts"], index.arrays["ends"]  # seconds
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+def read_segments(path: str, allowed: Optional[Collection[str]]) -> SharedIndex:
+    """Read the segments of a corpus file, for all processes.
+
+    :param allowed: names of the segments to keep; None: all
+    :raises DataError: the file is missing or damaged, or segments have the same name
+    """
+    names, texts, recordings = PackedStrings(), PackedStrings(), PackedStrings()
+    recording_of, tracks, starts, ends = array("q"), array("h"), array("d"), array("d")
+    last: Optional[str] = None
+    files: list[str] = []
+    for segment in read_bliss(path, included=files):
+        if allowed is not None and segment.name not in allowed:
+            continue
+        audio = segment.audio or ""
+        if audio != last:
+            recordings.append(audio)
+            last = audio
+        start, end = segment.seconds
+        names.append(segment.name)
+        texts.append(segment.text)
+        recording_of.append(len(recordings) - 1)
+        tracks.append(min(segment.track or 0, _MOST_TRACKS))
+        starts.append(start)
+        ends.append(float("inf") if end is None else end)
+    twice = names.repeated()
+    if twice:
+        text = "corpus %r has several segments of the same name, e.g. %r. Rename them"
+        raise FileDataError(text % (path, names[twice[0]]))
+    strings = {"names": names, "texts": texts, "recordings": recordings}
+    arrays = {"recording_of": recording_of, "tracks": tracks, "starts": starts, "ends": ends}
+    return SharedIndex(
+        {
+            **{key: array for name, kept in strings.items() for key, array in named(name, kept.arrays()).items()},
+            **{name: np.asarray(column) for name, column in arrays.items()},
+        },
+        files=files,
+    )

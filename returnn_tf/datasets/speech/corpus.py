@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol, Union
 
@@ -66,21 +66,43 @@ def hundredths(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     return lengths
 
 
+def check_tags(tags: PackedStrings, place: Callable[[int], str]) -> None:
+    """Check that tags differ, once for all processes: while their index is made.
+
+    :param place: returns where an utterance is declared
+    :raises DataError: two are the same; names the places of both
+    """
+    twice = tags.repeated()
+    if twice:
+        first = next(entry for entry, tag in enumerate(tags) if tag == tags[twice[0]])
+        text = "%s: the tag %r is that of %s, too, but tags must differ"
+        raise FileDataError(text % (place(twice[0]), tags[first], place(first)))
+
+
 class ChosenUtterances:
     """Those utterances of a corpus that the options keep.
 
-    :param entries: their numbers in the corpus, in the order of the dataset
+    :param entries: their numbers in the corpus, in the order of the dataset; None: all in the order of the corpus
     """
 
-    def __init__(self, corpus: Utterances, entries: NDArray[np.int64]):
+    def __init__(self, corpus: Utterances, entries: Optional[NDArray[np.int64]]):
         self.corpus = corpus
-        self.entries = entries
+        self._entries = entries
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.corpus.tags if self._entries is None else self._entries)
 
     def __getitem__(self, index: int) -> int:
-        return int(self.entries[index])
+        return index if self._entries is None else int(self._entries[index])
+
+    def tags_many(self, indices: Sequence[int]) -> list[str]:
+        """Return the tags of several utterances."""
+        return self.corpus.tags.chosen(indices if self._entries is None else self._entries[indices].tolist())
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the lengths by which they are ordered; DataError if they are not known."""
+        lengths = self.corpus.lengths()
+        return lengths if self._entries is None else lengths[self._entries]
 
 
 class CorpusDataset(IndexedUtterances[ChosenUtterances]):
@@ -150,12 +172,7 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
         tags = corpus.tags
         if not len(tags):
             raise FileDataError("%s: there are no utterances in %s" % (self._owner(), ", ".join(map(repr, self.paths))))
-        twice = tags.repeated()
-        if twice:
-            first = next(entry for entry, tag in enumerate(tags) if tag == tags[twice[0]])
-            text = "%s: %s: the tag %r is that of %s, too, but tags must differ"
-            raise FileDataError(text % (self._owner(), corpus.place(twice[0]), tags[first], corpus.place(first)))
-        entries = np.arange(len(tags))
+        entries = None
         allowed = self.tags_of_segment_file()
         if allowed is not None:
             entries = np.flatnonzero(np.fromiter((tag in allowed for tag in tags), bool, len(tags)))
@@ -163,12 +180,17 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
                 text = "%s: none of its %d sequences is in segment_file %r (%d tags)"
                 raise FileDataError(text % (self._owner(), len(tags), opts.segment_file, len(allowed)))
             warn_of_unknown(self._owner(), "segment_file", opts.segment_file, allowed, tags)
-        order = random_subset(len(entries), opts.fixed_random_subset, opts.fixed_random_subset_seed, self._owner())
-        return ChosenUtterances(corpus, entries if order is None else entries[order])
+        count = len(tags if entries is None else entries)
+        order = random_subset(count, opts.fixed_random_subset, opts.fixed_random_subset_seed, self._owner())
+        return ChosenUtterances(corpus, entries if order is None else order if entries is None else entries[order])
 
     def tag(self, index: int) -> str:
         """Return the tag."""
         return self.index.corpus.tags[self.index[index]]
+
+    def tags_many(self, indices: Sequence[int]) -> list[str]:
+        """Return the tags of several sequences."""
+        return self.index.tags_many(indices)
 
     def text(self, index: int) -> str:
         """Return the transcription after ``orth_post_process``."""
@@ -194,8 +216,7 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
         """Return the lengths [num_seqs] by which sequences are ordered."""
         chosen = self.index
         with self._wanted_by("path"):
-            lengths: NDArray[Any] = chosen.corpus.lengths()[chosen.entries]
-        return lengths
+            return chosen.lengths()
 
     def seq_order(self, epoch: int = 1) -> Optional[NDArray[Any]]:
         """Return corpus indices in the order of an epoch, after ``epoch_wise_filter``."""

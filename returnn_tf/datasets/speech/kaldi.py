@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -16,8 +16,9 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import exists, is_url, path_or_content
+from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
 from returnn_tf.datasets.speech.audio_range import channel_of, duration, part_of, read_range
-from returnn_tf.datasets.speech.corpus import CorpusWithArrays, hundredths
+from returnn_tf.datasets.speech.corpus import CorpusWithArrays, check_tags, hundredths
 from returnn_tf.datasets.speech.kaldi_files import (
     Archives,
     Table,
@@ -124,10 +125,17 @@ class KaldiUtterances:
         if len(folders) == 1:
             self.tags = folders[0].names
         else:
-            self.tags = PackedStrings()
-            for folder in folders:
-                for name in folder.names:
-                    self.tags.append(name)
+            paths = [folder.main.local_path for folder in folders]
+            index = shared_index("kaldi-names", paths, None, self._joined_names)
+            self.tags = PackedStrings.of_arrays(index.part("names"))
+
+    def _joined_names(self) -> SharedIndex:
+        names = PackedStrings()
+        for folder in self._folders:
+            for name in folder.names:
+                names.append(name)
+        check_tags(names, self.place)
+        return SharedIndex(named("names", names.arrays()))
 
     def _find(self, entry: int) -> tuple[_Folder, int]:
         number = int(np.searchsorted(self._starts, entry, side="right")) - 1
@@ -191,24 +199,45 @@ class _Folder:
         self._archives = archives
         self._use_cache_manager = use_cache_manager
         self._wav = self._table("wav.scp") if with_audio else None
-        self._segments = (
-            _Segments(table, self._wav) if self._wav and (table := self._table_if_any("segments")) else None
-        )
+        segments = self._table_if_any("segments") if with_audio else None
         tables = {name: self._table(name) for name in arrays}
-        self._text = self._table_if_any("text")
-        segments = None if self._segments is None else self._segments.table
+        self._text = self._table("text") if with_text else self._table_if_any("text")
         mains = [table for table in (segments, self._wav, *tables.values(), self._text) if table is not None]
         if not mains:
             raise FileDataError("directory %r has no 'text', and neither 'audio' nor 'arrays' are wanted" % path)
         #: the table with a line for each utterance
         self.main: Table = mains[0]
-        self.names = self.main.names
-        if self._text is None and with_text:
-            self._table("text")  # an error that says so
-        self._text_rows = None if self._text is None else self._rows_of(self._text, all_there=with_text)
-        self._arrays = {name: (table, self._rows_of(table)) for name, table in tables.items()}
-        if self._wav is not None and not run_pipes:
-            _refuse_commands(self._wav)
+        files = [None if table is None else table.local_path for table in (segments, self._wav, self._text)]
+        options = [files, {name: table.local_path for name, table in tables.items()}, with_text, run_pipes]
+
+        def read() -> SharedIndex:
+            found = self._read(segments, tables, with_text=with_text, run_pipes=run_pipes)
+            for table in mains:
+                table.forget_names()
+            return found
+
+        index = shared_index("kaldi", sorted({table.local_path for table in mains}), options, read)
+        self.names = PackedStrings.of_arrays(index.part("names"))
+        self._segments = None if segments is None else _Segments(index.part("segments"))
+        self._text_rows = index.arrays.get("text_rows")
+        self._arrays = {name: (table, index.arrays["rows.%s" % name]) for name, table in tables.items()}
+
+    def _read(
+        self, segments: Optional[Table], tables: Mapping[str, Table], *, with_text: bool, run_pipes: bool
+    ) -> SharedIndex:
+        """Read the names, and find the rows of each in the other tables."""
+        arrays = named("names", self.main.names.arrays())
+        if segments is not None and self._wav is not None:
+            arrays.update(named("segments", read_segments(segments, self._wav)))
+        if self._text is not None:
+            arrays["text_rows"] = self._rows_of(self._text, all_there=with_text)
+        for name, table in tables.items():
+            arrays["rows.%s" % name] = self._rows_of(table)
+        if self._wav is not None:
+            self._wav.names  # noqa: B018  # an error if one occurs twice
+            if not run_pipes:
+                _refuse_commands(self._wav)
+        return SharedIndex(arrays)
 
     def _table(self, name: str) -> Table:
         return Table(os.path.join(self._path, name), use_cache_manager=self._use_cache_manager)
@@ -218,7 +247,7 @@ class _Folder:
 
     def _rows_of(self, table: Table, *, all_there: bool = True) -> NDArray[np.int64]:
         """Return the row of each utterance in another table, -1 for one that may be missing and is."""
-        return table.rows(self.names, self.main.path, all_there=all_there)
+        return table.rows(self.main.names, self.main.path, all_there=all_there)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -268,19 +297,19 @@ class _Folder:
             read = features.read(content, name=name) if segment is None else read_range(content, *segment, name=name)
             samples, rate = read
         if self._segments is not None and self._segments.channels[row] >= 0:
-            samples = channel_of(samples, self._segments.channels[row], name)
+            samples = channel_of(samples, int(self._segments.channels[row]), name)
         return samples, rate
 
     def seconds(self) -> NDArray[np.float64]:
         """Return the durations; DataError if nothing tells them."""
         table = self._table_if_any("utt2dur")
         if table is not None:
-            return table.numbers()[self._rows_of(table)]
+            return self._numbers_in(table)
         if self._segments is not None:
             return self._of_segments(self._segments)
         table = self._table_if_any("utt2num_frames")
         if table is not None:
-            return table.numbers()[self._rows_of(table)] * _FRAME
+            return self._numbers_in(table) * _FRAME
         if self._wav is None:
             raise FileDataError(
                 "directory %r has neither 'utt2dur' nor 'utt2num_frames', by which to order; "
@@ -288,11 +317,22 @@ class _Folder:
             )
         return np.array([self._of_file(row) for row in range(len(self))])
 
+    def _numbers_in(self, table: Table) -> NDArray[np.float64]:
+        """Return the number of each utterance in a table of numbers."""
+
+        def read() -> SharedIndex:
+            found = table.numbers()[table.rows(self.names, self.main.path)]
+            table.forget_names()
+            return SharedIndex({"numbers": found})
+
+        paths = [table.local_path, self.main.local_path]
+        return shared_index("kaldi-numbers", paths, paths, read).arrays["numbers"]
+
     def _of_segments(self, segments: _Segments) -> NDArray[np.float64]:
         ends = np.array(segments.ends)
         for row in np.flatnonzero(np.isinf(ends)).tolist():
             ends[row] = self._of_file(row)
-        seconds: NDArray[np.float64] = ends - np.asarray(segments.starts)
+        seconds: NDArray[np.float64] = ends - segments.starts
         return seconds
 
     def _of_file(self, row: int) -> float:
@@ -306,40 +346,53 @@ class _Folder:
 
 
 class _Segments:
-    """The file ``segments``: parts of recordings, ``utterance recording start end [channel]``; -1 is the end of it.
+    """The file ``segments``: parts of recordings.
 
-    :param wav: the recordings
+    :param index: of `read_segments`
     """
 
-    def __init__(self, table: Table, wav: Table):
-        self.table = table
-        self.starts, self.ends, self.channels = array("d"), array("d"), array("h")
-        names = PackedStrings()
-        for row, value in enumerate(table.values()):
-            try:
-                names.append(self._add(value))
-            except FileDataError as exc:
-                raise FileDataError("%s: %s" % (table.place(row), exc)) from None
-        self.recordings = wav.rows(names, table.path)
-
-    def _add(self, value: str) -> str:
-        """Add a segment, and return its recording."""
-        recording, *fields = value.split() or [""]
-        if not 2 <= len(fields) <= 3:
-            raise FileDataError("%r must be a recording, its start, its end, and perhaps a channel" % value)
-        start, end = number(fields[0]), number(fields[1], least=-1.0)
-        if end == -1.0:
-            end = _OPEN
-        if end <= start:
-            raise FileDataError("it ends at %s, before it starts at %s" % (fields[1], fields[0]))
-        self.starts.append(start)
-        self.ends.append(end)
-        self.channels.append(int(min(number(fields[2]), _MOST_CHANNELS)) if fields[2:] else -1)
-        return recording
+    def __init__(self, index: Mapping[str, NDArray[Any]]):
+        self.starts, self.ends, self.channels = (index[name] for name in ("starts", "ends", "channels"))
+        #: the row of each in ``wav.scp``
+        self.recordings = index["recordings"]
 
     def bounds(self, row: int) -> tuple[float, Optional[float]]:
         """Return start and end in seconds; None: the end of the recording."""
-        return self.starts[row], None if self.ends[row] == _OPEN else self.ends[row]
+        start, end = float(self.starts[row]), float(self.ends[row])
+        return start, None if end == _OPEN else end
+
+
+def read_segments(table: Table, wav: Table) -> dict[str, NDArray[Any]]:
+    """Return start, end, channel (-1: all) and row of the recording of each line ``utterance recording start end``.
+
+    An end of -1 is that of the recording; a channel may follow.
+
+    :param wav: the recordings
+    """
+    names, parts = PackedStrings(), array("d")
+    for row, value in enumerate(table.values()):
+        try:
+            recording, *part = _segment(value)
+        except FileDataError as exc:
+            raise FileDataError("%s: %s" % (table.place(row), exc)) from None
+        names.append(recording)
+        parts.extend(part)
+    starts, ends, channels = np.asarray(parts).reshape(-1, 3).T
+    found = {"starts": starts, "ends": ends, "channels": channels.astype(np.int16)}
+    return {**found, "recordings": wav.rows(names, table.path)}
+
+
+def _segment(value: str) -> tuple[str, float, float, float]:
+    """Return recording, start, end and channel of a segment."""
+    recording, *fields = value.split() or [""]
+    if not 2 <= len(fields) <= 3:
+        raise FileDataError("%r must be a recording, its start, its end, and perhaps a channel" % value)
+    start, end = number(fields[0]), number(fields[1], least=-1.0)
+    if end == -1.0:
+        end = _OPEN
+    if end <= start:
+        raise FileDataError("it ends at %s, before it starts at %s" % (fields[1], fields[0]))
+    return recording, start, end, min(number(fields[2]), _MOST_CHANNELS) if fields[2:] else -1.0
 
 
 def _refuse_commands(wav: Table) -> None:

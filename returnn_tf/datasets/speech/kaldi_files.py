@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -31,25 +32,40 @@ class Table:
 
     :param path: of the file
     :param use_cache_manager: the option of the dataset
-    :raises DataError: the file is missing or empty, or a name occurs twice; names file and line
+    :raises DataError: the file is missing or empty
     """
 
     def __init__(self, path: str, *, use_cache_manager: bool):
         self.path = path
         self._lines = lines_of_corpus(path, use_cache_manager=use_cache_manager)
-        self.names = PackedStrings()
+        self._table: Optional[TagTable] = None
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @property
+    def local_path(self) -> str:
+        """Return the path of the file, or of its local copy."""
+        return self._lines.local
+
+    @functools.cached_property
+    def names(self) -> PackedStrings:
+        """Return the names, which are read for the index; DataError if one is blank or occurs twice."""
+        names = PackedStrings()
         for row, line in enumerate(self._lines.texts()):
             name, _ = _fields(line)
             if not name:
                 raise FileDataError("%s: it is blank" % self.place(row))
-            self.names.append(name)
-        twice = self.names.repeated()
+            names.append(name)
+        twice = names.repeated()
         if twice:
-            raise FileDataError("%s: %r has a line before" % (self.place(twice[0]), self.names[twice[0]]))
-        self._table: Optional[TagTable] = None
+            raise FileDataError("%s: %r has a line before" % (self.place(twice[0]), names[twice[0]]))
+        return names
 
-    def __len__(self) -> int:
-        return len(self.names)
+    def forget_names(self) -> None:
+        """Free the memory of the names."""
+        self.__dict__.pop("names", None)
+        self._table = None
 
     def place(self, row: int) -> str:
         """Return file and line of a row, for errors."""

@@ -7,8 +7,9 @@ import glob
 import os
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -19,11 +20,12 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import is_url, local_copy, matching_files, path_or_content
+from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
 from returnn_tf.datasets.speech.audio_range import channel_of, read_part
-from returnn_tf.datasets.speech.corpus import CorpusDataset, hundredths
+from returnn_tf.datasets.speech.corpus import CorpusDataset, check_tags, hundredths
 from returnn_tf.datasets.speech.manifests import joined, number_of_seconds
 from returnn_tf.datasets.speech.tar_shards import read_member, tar_members
-from returnn_tf.datasets.text.json_lines import JsonLines, StoredObjects
+from returnn_tf.datasets.text.json_lines import JsonLines, ObjectWriter, StoredObjects
 from returnn_tf.util.packed_strings import PackedStrings
 
 _MANIFEST = (".jsonl", ".jsonl.gz")
@@ -113,50 +115,51 @@ class LhotseUtterances:
         self._use_cache_manager = use_cache_manager
         self._manifests = manifests
         self._shards = [(shard, local_copy(shard, wanted=use_cache_manager) if shard else "") for shard in shards]
-        self.tags = PackedStrings()
-        self._seconds = array("d")
-        self._cuts = StoredObjects()  # there can be thousands of manifests: too many to keep them open
-        self._bounds = [0]  # the first cut of each manifest
-        for manifest in manifests:
-            self._add(self._lines_of(manifest))
-            self._bounds.append(len(self.tags))
-        self._cuts.finish()
-        self._members = self._find_members()
+        paths = [local_copy(path, wanted=use_cache_manager) for path in manifests]
+        paths += [path for _, path in self._shards if path]
+        index = shared_index("lhotse", paths, [bool(shard) for shard in shards], self._read)
+        self.tags = PackedStrings.of_arrays(index.part("tags"))
+        self._cuts = StoredObjects(index.part("cuts"))
+        self._bounds: list[int] = index.facts["bounds"]
+        self._seconds, self._members = index.arrays["seconds"], index.arrays["members"].reshape(-1, 2)
 
     def _lines_of(self, manifest: str) -> JsonLines:
-        return JsonLines([manifest], use_cache_manager=self._use_cache_manager)
+        return JsonLines([manifest], use_cache_manager=self._use_cache_manager, shared=False)
 
-    def _add(self, lines: JsonLines) -> None:
-        for number, line in lines.entries():
-            try:
-                tag, seconds = _cut(line)
-            except FileDataError as exc:
-                raise FileDataError("%s: %s" % (lines.place(number), exc)) from None
-            self.tags.append(tag)
-            self._seconds.append(seconds)
-            self._cuts.add({name: line[name] for name in _NEEDED if name in line}, number)
+    def _read(self) -> SharedIndex:
+        """Read the cuts, and find their audio."""
+        tags, seconds, cuts = PackedStrings(), array("d"), ObjectWriter()
+        bounds = [0]  # the first cut of each manifest
+        members: list[NDArray[np.int64]] = []
+        for manifest, (shard, path) in zip(self._manifests, self._shards):
+            lines = self._lines_of(manifest)
+            numbers = array("q")
+            for number, line in lines.entries():
+                try:
+                    tag, duration = _cut(line)
+                except FileDataError as exc:
+                    raise FileDataError("%s: %s" % (lines.place(number), exc)) from None
+                tags.append(tag)
+                seconds.append(duration)
+                numbers.append(number)
+                cuts.add({name: line[name] for name in _NEEDED if name in line}, number)
+            own = tags.chosen(range(bounds[-1], len(tags)))
+            members.append(_members(own, shard, path, partial(_place_in, lines, numbers)))
+            bounds.append(len(tags))
+        arrays = cuts.arrays()
+        check_tags(tags, lambda entry: self._place(bounds, int(arrays["places"][entry]), entry))
+        more = {"seconds": np.asarray(seconds), "members": np.concatenate(members).reshape(-1)}
+        return SharedIndex({**named("tags", tags.arrays()), **named("cuts", arrays), **more}, {"bounds": bounds})
 
-    def _find_members(self) -> NDArray[np.int64]:
-        """Return position and size of the audio of each cut in its shard, [cuts, 2]; -1: it has none there."""
-        members = np.full((len(self.tags), 2), -1, np.int64)
-        for (shard, path), first, end in zip(self._shards, self._bounds, self._bounds[1:]):
-            if not shard:
-                continue
-            found = {os.path.splitext(m.name)[0]: m for m in tar_members(path, shard) if not m.name.endswith(_ABOUT)}
-            for cut in range(first, end):
-                member = found.get(self.tags[cut])
-                if member is None:
-                    raise FileDataError("%s: shard %r lacks the cut %r" % (self.place(cut), shard, self.tags[cut]))
-                if not member.name.endswith(_ABSENT):
-                    members[cut] = member.offset, member.size
-        return members
+    def _place(self, bounds: Sequence[int], number: int, entry: int) -> str:
+        return self._lines_of(self._manifests[bisect.bisect_right(bounds, entry) - 1]).place(number)
 
     def _file_of(self, entry: int) -> int:
         return bisect.bisect_right(self._bounds, entry) - 1
 
     def place(self, entry: int) -> str:
         """Return manifest and line of a cut."""
-        return self._lines_of(self._manifests[self._file_of(entry)]).place(self._cuts.place(entry))
+        return self._place(self._bounds, self._cuts.place(entry), entry)
 
     def _get(self, entry: int) -> dict[str, Any]:
         return self._cuts.get(entry)
@@ -183,12 +186,12 @@ class LhotseUtterances:
         """Return samples and sample rate of a cut."""
         cut, name = self._get(entry), self.file_of(entry)
         shard, path = self._shards[self._file_of(entry)]
-        start = number_of_seconds(cut.get("start"), "start") or None
+        start, seconds = number_of_seconds(cut.get("start"), "start") or None, float(self._seconds[entry])
         if shard:
             offset, size = (int(number) for number in self._members[entry])
             if offset < 0:
                 raise FileDataError("shard %r has no audio of the cut" % shard)
-            return read_part(read_member(path, offset, size), start, self._seconds[entry], features, name=name)
+            return read_part(read_member(path, offset, size), start, seconds, features, name=name)
         source = _source(cut)
         if source["type"] == "shar":
             raise FileDataError("its audio is in a shard; give the folder as 'path', not the manifest")
@@ -196,17 +199,42 @@ class LhotseUtterances:
             text = "its audio is a source of the type %s, but only files, addresses and shards are read; %s"
             raise FileDataError(text % (shown(source["type"]), _INSTEAD))
         content = path_or_content(name, wanted=self._use_cache_manager)
-        samples, rate = read_part(content, start, self._seconds[entry], features, name=name)
+        samples, rate = read_part(content, start, seconds, features, name=name)
         there = _channels(source, "channels")
         columns = [channel_of(samples, there.index(channel), name) for channel in _channels(cut, "channel")]
         return np.stack(columns, axis=1) if isinstance(cut.get("channel"), list) else columns[0], rate
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the durations in units of 10 ms."""
-        return hundredths(np.asarray(self._seconds))
+        return hundredths(self._seconds)
 
     def close(self) -> None:
         """Do nothing: shards are open only while they are read."""
+
+
+def _place_in(lines: JsonLines, numbers: Sequence[int], row: int) -> str:
+    """Return where a cut of a manifest is declared, of which the number of each line with a cut is known."""
+    return lines.place(numbers[row])
+
+
+def _members(tags: Sequence[str], shard: str, path: str, place: Callable[[int], str]) -> NDArray[np.int64]:
+    """Return position and size of the audio of cuts in their shard, [cuts, 2]; -1: it has none there.
+
+    :param path: under which the shard is read; "": there is none
+    :param place: returns where a cut is declared
+    :raises DataError: the shard lacks a cut
+    """
+    members = np.full((len(tags), 2), -1, np.int64)
+    if not shard:
+        return members
+    found = {os.path.splitext(m.name)[0]: m for m in tar_members(path, shard) if not m.name.endswith(_ABOUT)}
+    for row, tag in enumerate(tags):
+        member = found.get(tag)
+        if member is None:
+            raise FileDataError("%s: shard %r lacks the cut %r" % (place(row), shard, tag))
+        if not member.name.endswith(_ABSENT):
+            members[row] = member.offset, member.size
+    return members
 
 
 def _cut(line: Mapping[str, Any]) -> tuple[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
@@ -13,13 +14,14 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import DataError, FileDataError, FileError, did_you_mean
+from returnn_tf.config.errors import FileDataError, FileError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import read_text
 from returnn_tf.datasets.files import local_copy
+from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
 from returnn_tf.datasets.speech.utterances import UtteranceDataset, UtterancesInFiles, random_subset
 from returnn_tf.datasets.speech.zip_archive import ZipArchive
 from returnn_tf.datasets.text.orth import make_post_processing
@@ -41,16 +43,33 @@ class ZipPart:
     def __init__(self, path: str, *, use_cache_manager: bool):
         self.name = os.path.splitext(os.path.basename(path))[0]
         self.path = path
-        self._archive = ZipArchive(local_copy(path, wanted=use_cache_manager))
-        first = next(iter(self._archive.rows), "")
-        if not first.startswith(_ROOT):
-            raise FileDataError(
-                "zip file %r: its first member is %r, but in a part of LibriSpeech all are in %s" % (path, first, _ROOT)
-            )
+        self._local = local_copy(path, wanted=use_cache_manager)
         self._prefix = "%s%s/" % (_ROOT, self.name)
+
+    @functools.cached_property
+    def _archive(self) -> ZipArchive:
+        """Return the zip file, whose directory is read at the first request."""
+        return ZipArchive(self._local)
+
+    def files(self) -> list[str]:
+        """Return the files with the transcripts."""
+        return [self._local]
+
+    @property
+    def members(self) -> Optional[NDArray[np.uint8]]:
+        """Return the places of all members in the zip file, for `open_with`."""
+        return self._archive.members
+
+    def open_with(self, members: NDArray[Any]) -> None:
+        """Take the places of all members, which then are not read."""
+        self._archive = ZipArchive(self._local, members)
 
     def transcripts(self) -> Iterator[tuple[str, str]]:
         """Yield (path, content) of the transcripts."""
+        first = next(iter(self._archive.rows), "")
+        if not first.startswith(_ROOT):
+            text = "zip file %r: its first member is %r, but in a part of LibriSpeech all are in %s"
+            raise FileDataError(text % (self.path, first, _ROOT))
         for name, row in self._archive.rows.items():
             if name.startswith(self._prefix) and _TRANSCRIPT.fullmatch(name, len(self._prefix)):
                 yield "%s:%s" % (self.path, name), _decoded(self._archive.read(row, name), name)
@@ -75,7 +94,8 @@ class ZipPart:
 
     def close(self) -> None:
         """Close the zip file; it is reopened on demand."""
-        self._archive.close()
+        if "_archive" in self.__dict__:
+            self._archive.close()
 
 
 class FolderPart:
@@ -89,12 +109,20 @@ class FolderPart:
         self.path = path
         self._use_cache_manager = use_cache_manager
 
+    def files(self) -> list[str]:
+        """Return the files with the transcripts."""
+        found = sorted(glob.glob(os.path.join(glob.escape(self.path), "*", "*", "*.trans.txt")))
+        return [path for path in found if _TRANSCRIPT.fullmatch(os.path.relpath(path, self.path).replace(os.sep, "/"))]
+
+    @property
+    def members(self) -> Optional[NDArray[np.uint8]]:
+        """Return None: there is no zip file."""
+        return None
+
     def transcripts(self) -> Iterator[tuple[str, str]]:
         """Yield (path, content) of the transcripts."""
-        for path in sorted(glob.glob(os.path.join(glob.escape(self.path), "*", "*", "*.trans.txt"))):
-            name = os.path.relpath(path, self.path).replace(os.sep, "/")
-            if _TRANSCRIPT.fullmatch(name):
-                yield path, read_text(path)
+        for path in self.files():
+            yield path, read_text(path)
 
     def locate(self, name: str) -> int:
         """Return 0: rows are unused."""
@@ -160,17 +188,34 @@ class LibriSpeechIndex:
         self._ending = ".flac.ogg" if use_ogg else ".flac"
         self._format = tag_format
         self._post_process = post_process
-        self._texts = PackedStrings()
-        self._numbers = array("q")  # part, speaker, chapter, number, row of the audio for each utterance
-        for number, part in enumerate(parts):
-            self._add(number, part)
-            part.forget_names()
-        self._facts = np.asarray(self._numbers).reshape(-1, 5)
+        paths = [path for part in parts for path in part.files()]
+        options = [use_ogg, [[part.name, part.path] for part in parts]]
+        index = shared_index("librispeech", paths, options, self._read)
+        self._texts = PackedStrings.of_arrays(index.part("texts"))
+        self._facts = index.arrays["facts"].reshape(-1, 5)
         #: utterances in the order of the corpus
-        self.order: NDArray[np.int64] = np.lexsort(self._facts[:, 3::-1].T).astype(np.int64)
+        self.order: NDArray[np.int64] = index.arrays["order"]
+        for number, part in enumerate(parts):
+            members = index.arrays.get("members.%d" % number)
+            if members is not None and isinstance(part, ZipPart):
+                part.open_with(members)
 
-    def _add(self, number: int, part: Part) -> None:
-        before = len(self._texts)
+    def _read(self) -> SharedIndex:
+        """Read the texts, and find the audio: part, speaker, chapter, number, row of the audio for each utterance."""
+        texts, facts = PackedStrings(), array("q")
+        arrays: dict[str, NDArray[Any]] = {}
+        for number, part in enumerate(self.parts):
+            self._add(number, part, texts, facts)
+            part.forget_names()
+            members = part.members
+            if members is not None:
+                arrays["members.%d" % number] = members
+        found = np.asarray(facts).reshape(-1, 5)
+        order = np.lexsort(found[:, 3::-1].T).astype(np.int64)
+        return SharedIndex({**named("texts", texts.arrays()), **arrays, "facts": np.asarray(facts), "order": order})
+
+    def _add(self, number: int, part: Part, texts: PackedStrings, facts: array[int]) -> None:
+        before = len(texts)
         for path, content in part.transcripts():
             for line in filter(None, (line.strip() for line in content.split("\n"))):
                 match = _LINE.fullmatch(line)
@@ -180,13 +225,9 @@ class LibriSpeechIndex:
                         % (path, line[:100])
                     )
                 *ids, text = match.groups()
-                audio = part.locate(self._audio_name(*ids))
-                self._numbers.extend([number, *map(int, ids), audio])
-                try:
-                    self._texts.append(self._post_process(text or ""))
-                except DataError as exc:
-                    raise FileDataError("transcript %r, utterance %s: %s" % (path, "-".join(ids), exc)) from exc
-        if len(self._texts) == before:
+                facts.extend([number, *map(int, ids), part.locate(self._audio_name(*ids))])
+                texts.append(text or "")
+        if len(texts) == before:
             raise FileDataError(
                 "%r has no transcripts <speaker>/<chapter>/<speaker>-<chapter>.trans.txt%s"
                 % (part.path, "; was the zip file renamed?" if isinstance(part, ZipPart) else "")
@@ -209,12 +250,12 @@ class LibriSpeechIndex:
         return self._format % facts
 
     def text(self, index: int) -> str:
-        """Return the text of an utterance."""
-        return self._texts[int(self.order[index])]
+        """Return the text of an utterance, after ``orth_post_process``."""
+        return self._post_process(self._texts[int(self.order[index])])
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of characters of each text."""
-        return np.asarray([len(self._texts[entry]) for entry in self.order.tolist()], np.int64)
+        return np.asarray([len(self.text(index)) for index in range(len(self))], np.int64)
 
     def part_names(self) -> NDArray[np.object_]:
         """Return the name of the part of each utterance."""

@@ -15,12 +15,14 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import path_or_content
+from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
 from returnn_tf.datasets.speech.audio_range import read_part
-from returnn_tf.datasets.speech.corpus import CorpusDataset, hundredths
-from returnn_tf.datasets.speech.manifests import folder_of, joined, number_of_seconds
-from returnn_tf.datasets.text.json_lines import JsonLines
+from returnn_tf.datasets.speech.corpus import CorpusDataset, check_tags, hundredths
+from returnn_tf.datasets.speech.manifests import LONGEST, folder_of, joined, number_of_seconds
+from returnn_tf.datasets.text.json_lines import JsonLines, JsonTable
 from returnn_tf.util.packed_strings import PackedStrings
 
+_PATH = "audio_filepath"
 _UNKNOWN = -1.0
 
 
@@ -33,7 +35,7 @@ class NeMoDataset(CorpusDataset):
     at the end of the file. The tag is ``audio_filepath``, with an offset ``audio_filepath@offset``, or the value of
     ``tag_field``.
 
-    The lines are indexed when the first epoch begins, with 24 bytes for each and its tag; they stay on the disk.
+    The lines are indexed when the first epoch begins, once for all processes; they stay on the disk.
 
     Data keys: ``data`` are features, ``classes`` labels, ``orth`` the bytes of the text, ``raw`` is the text. For
     ``sorted`` etc. the length of a sequence is its ``duration``.
@@ -91,26 +93,45 @@ class NeMoUtterances:
         use_cache_manager: bool,
     ):
         self._folders = [folder_of(path) if folder is None else folder for path in paths]
+        self._tag_field = tag_field
         self._text_field = text_field
         self._use_cache_manager = use_cache_manager
         self._lines = JsonLines(paths, use_cache_manager=use_cache_manager)
-        self.tags = PackedStrings()
-        self._numbers, self._seconds = array("q"), array("d")  # line and duration of each utterance
-        for number, line in self._lines.entries():
-            try:
-                self.tags.append(_tag(line, tag_field))
-                seconds = number_of_seconds(line.get("duration"), "duration")
-            except FileDataError as exc:
-                raise FileDataError("%s: %s" % (self._lines.place(number), exc)) from None
-            self._seconds.append(_UNKNOWN if seconds is None else seconds)
-            self._numbers.append(number)
+        index = shared_index("nemo", self._lines.local_paths, [tag_field], self._read)
+        self.tags = PackedStrings.of_arrays(index.part("tags"))
+        self._numbers, self._seconds = index.arrays["numbers"], index.arrays["seconds"]
+
+    def _read(self) -> SharedIndex:
+        """Read tag, line and duration of each utterance."""
+        tags, numbers, seconds = PackedStrings(), array("q"), array("d")
+        kinds = {_PATH: str, "offset": float, "duration": float}
+        if self._tag_field is not None:
+            kinds[self._tag_field] = str
+        for number, found in self._lines.tables(kinds):
+            columns = _plain(found, self._tag_field) if isinstance(found, JsonTable) else None
+            if columns is not None:
+                tags.extend_texts(columns[0])
+                seconds.extend(columns[1])
+                numbers.extend(range(number, number + len(columns[0])))
+                continue
+            for row, line in enumerate(found.rows() if isinstance(found, JsonTable) else [found]):
+                try:
+                    tags.append(_tag(line, self._tag_field))
+                    duration = number_of_seconds(line.get("duration"), "duration")
+                except FileDataError as exc:
+                    raise FileDataError("%s: %s" % (self._lines.place(number + row), exc)) from None
+                seconds.append(_UNKNOWN if duration is None else duration)
+                numbers.append(number + row)
+        check_tags(tags, lambda entry: self._lines.place(numbers[entry]))
+        arrays = {"numbers": np.asarray(numbers), "seconds": np.asarray(seconds)}
+        return SharedIndex({**named("tags", tags.arrays()), **arrays})
 
     def place(self, entry: int) -> str:
         """Return manifest and line of an utterance."""
-        return self._lines.place(self._numbers[entry])
+        return self._lines.place(int(self._numbers[entry]))
 
     def _get(self, entry: int) -> Mapping[str, Any]:
-        return self._lines.get(self._numbers[entry])
+        return self._lines.get(int(self._numbers[entry]))
 
     def text(self, entry: int) -> str:
         """Return the transcription."""
@@ -128,33 +149,44 @@ class NeMoUtterances:
 
     def file_of(self, entry: int) -> str:
         """Return the path of the audio file."""
-        return joined(self._folders[self._lines.file_of(self._numbers[entry])], self._get(entry)["audio_filepath"])
+        return joined(self._folders[self._lines.file_of(int(self._numbers[entry]))], self._get(entry)[_PATH])
 
     def samples(self, entry: int, features: AudioFeatures) -> tuple[NDArray[Any], int]:
         """Return samples and sample rate of an utterance."""
         line, path = self._get(entry), self.file_of(entry)
         content = path_or_content(path, wanted=self._use_cache_manager)
-        start, seconds = number_of_seconds(line.get("offset"), "offset"), self._seconds[entry]
+        start, seconds = number_of_seconds(line.get("offset"), "offset"), float(self._seconds[entry])
         return read_part(content, start, None if seconds == _UNKNOWN else seconds, features, name=path)
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the durations in units of 10 ms."""
-        seconds = np.asarray(self._seconds)
-        unknown = np.flatnonzero(seconds == _UNKNOWN)
+        unknown = np.flatnonzero(self._seconds == _UNKNOWN)
         if len(unknown):
             raise FileDataError("%s: there is no 'duration', by which to order" % self.place(int(unknown[0])))
-        return hundredths(seconds)
+        return hundredths(self._seconds)
 
     def close(self) -> None:
         """Do nothing: an open manifest is part of the index."""
 
 
+def _plain(table: JsonTable, tag_field: Optional[str]) -> Optional[tuple[list[str], list[float]]]:
+    """Return tags and durations of utterances; None: they have offsets in their tags, or are not all right."""
+    columns = table.columns
+    paths, tags, seconds = (columns.get(name) for name in (_PATH, tag_field or _PATH, "duration"))
+    if not paths or not tags or not seconds or "" in paths or "" in tags:
+        return None
+    if "offset" in columns and tag_field is None:
+        return None
+    times = np.asarray([seconds, columns.get("offset", seconds)])
+    return (tags, seconds) if ((times >= 0) & (times < LONGEST)).all() else None
+
+
 def _tag(entry: Mapping[str, Any], field: Optional[str]) -> str:
-    path = entry.get("audio_filepath")
+    path = entry.get(_PATH)
     if not isinstance(path, str) or not path:
         raise FileDataError(
             "'audio_filepath' is %s, but must be a path" % shown(path)
-            if "audio_filepath" in entry
+            if _PATH in entry
             else "there is no 'audio_filepath', only %s" % (", ".join(sorted(map(repr, entry))) or "{}")
         )
     if field is None:

@@ -19,7 +19,8 @@ from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import local_copy, matching_files
-from returnn_tf.datasets.speech.corpus import CorpusWithArrays
+from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
+from returnn_tf.datasets.speech.corpus import CorpusWithArrays, check_tags
 from returnn_tf.datasets.speech.tar_shards import Member, read_member, tar_members
 from returnn_tf.util.packed_strings import PackedStrings
 
@@ -201,19 +202,28 @@ class WebUtterances:
         if text_member is not None:
             self._wanted[_TEXT] = (text_member,)
         self._names = {name: place for place, name in enumerate(self._wanted)}
-        self.tags = PackedStrings()
-        self._shard_of, self._members = array("i"), array("q")  # offset and size of what is wanted; -1: it is missing
-        for number, (shard, path) in enumerate(shards):
-            count = len(self.tags)
+        options = [list(map(list, self._wanted.values())), [name for name, _ in shards] if shard_in_tag else None]
+        index = shared_index("webdataset", [path for _, path in shards], options, self._read)
+        self.tags = PackedStrings.of_arrays(index.part("tags"))
+        self._shard_of = index.arrays["shard_of"]
+        self._table = index.arrays["members"].reshape(len(self.tags), -1, 2)
+
+    def _read(self) -> SharedIndex:
+        """Read the headers of all members: offset and size of those that are wanted, -1 for what is missing."""
+        tags, shard_of, members_of = PackedStrings(), array("i"), array("q")
+        for number, (shard, path) in enumerate(self._shards):
+            count = len(tags)
             for key, members in samples_of(path, shard):
-                self.tags.append("%s:%s" % (shard, key) if shard_in_tag else key)
-                self._shard_of.append(number)
+                tags.append("%s:%s" % (shard, key) if self._shard_in_tag else key)
+                shard_of.append(number)
                 for endings in self._wanted.values():
                     found = next((members[ending] for ending in endings if ending in members), None)
-                    self._members.extend((-1, -1) if found is None else (found.offset, found.size))
-            if len(self.tags) == count:
+                    members_of.extend((-1, -1) if found is None else (found.offset, found.size))
+            if len(tags) == count:
                 raise FileDataError("shard %r has no members KEY.ENDING" % shard)
-        self._table = np.asarray(self._members).reshape(-1, max(len(self._wanted), 1), 2)
+        check_tags(tags, lambda entry: "shard %r" % self._shards[shard_of[entry]][0])
+        arrays = {"shard_of": np.asarray(shard_of), "members": np.asarray(members_of)}
+        return SharedIndex({**named("tags", tags.arrays()), **arrays})
 
     def place(self, entry: int) -> str:
         """Return the shard of a sequence."""

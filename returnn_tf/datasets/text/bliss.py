@@ -119,15 +119,16 @@ def is_bliss(path: str) -> bool:
         return bool(root.tag == "corpus")
 
 
-def read_bliss(path: str) -> Iterator[BlissSegment]:
+def read_bliss(path: str, *, included: Optional[list[str]] = None) -> Iterator[BlissSegment]:
     """Yield the segments of a corpus in the order of the file, and of the files which it includes.
 
     The memory does not depend on the size of the file.
 
     :param path: of the XML file, which may be compressed by gzip
+    :param included: gets the paths of the files which it includes
     :raises DataError: the file is missing, damaged or not a corpus; names the file
     """
-    yield from _Reader(path, prefix=(), depth=0)
+    yield from _Reader(path, prefix=(), depth=0, included=[] if included is None else included)
 
 
 class _Reader:
@@ -135,10 +136,12 @@ class _Reader:
 
     :param prefix: names of the corpora around an included file
     :param depth: number of files which include this one
+    :param included: gets the paths of the files which it includes
     """
 
-    def __init__(self, path: str, *, prefix: tuple[str, ...], depth: int):
+    def __init__(self, path: str, *, prefix: tuple[str, ...], depth: int, included: list[str]):
         self.path = path
+        self._all_included = included
         self.prefix = prefix
         self.depth = depth
         self._open: list[Any] = []
@@ -218,7 +221,9 @@ class _Reader:
             raise TextDataError("Bliss corpus %r: an <include> has no attribute 'file'" % self.path)
         # the root of an included file stands for the corpus that includes it, so its name is not repeated
         path = os.path.join(os.path.dirname(self.path), name)
-        yield from _Included(path, prefix=self.prefix + tuple(self._names), depth=self.depth + 1)
+        self._all_included.append(path)
+        prefix = self.prefix + tuple(self._names)
+        yield from _Included(path, prefix=prefix, depth=self.depth + 1, included=self._all_included)
 
 
 class _Included(_Reader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import errno
 import functools
 import gzip
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import TextDataError
 from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.datasets.files import local_copy
+from returnn_tf.datasets.files.index_file import SharedIndex, shared_index
 from returnn_tf.datasets.text.bliss import is_bliss, read_bliss
 
 _NEWLINE = 10
@@ -30,7 +32,49 @@ _LINES_AT_ONCE = 1 << 17
 
 
 class LineIndex:
-    """Start and length of each line, in bytes. `add` takes the blocks of a file one after the other.
+    """Start and length of each line, in bytes.
+
+    :param index: of `LineScanner`
+    """
+
+    def __init__(self, index: SharedIndex) -> None:
+        self._starts, self.num_bytes = index.arrays["starts"], index.arrays["num_bytes"]
+        self._crossings: list[int] = index.facts["crossings"]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Return start and length of a line."""
+        start = int(self._starts[index])
+        if self._crossings:
+            start += bisect.bisect_right(self._crossings, index) * _SPAN
+        return start, int(self.num_bytes[index])
+
+    def groups(
+        self, most_bytes: int, most_lines: int = 0
+    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield neighbouring lines: number of the first one, starts and ends.
+
+        :param most_bytes: of one group, if it is not a single line
+        :param most_lines: of one group; default: as many as is quick
+        """
+        most_lines = most_lines or _LINES_AT_ONCE
+        for begin in range(0, len(self), most_lines):
+            numbers = np.arange(begin, min(begin + most_lines, len(self)))
+            starts = self._starts[begin : begin + most_lines].astype(np.int64)
+            if self._crossings:
+                starts += np.searchsorted(self._crossings, numbers, side="right") * _SPAN
+            ends = starts + self.num_bytes[begin : begin + most_lines]
+            first = 0
+            while first < len(starts):
+                last = max(int(np.searchsorted(ends, starts[first] + most_bytes)), first + 1)
+                yield begin + first, starts[first:last], ends[first:last]
+                first = last
+
+
+class LineScanner:
+    """Finds the lines of a file. `add` takes its blocks one after the other.
 
     :param path: of the file, for messages
     :param skip_empty: leave out lines of no characters
@@ -46,7 +90,6 @@ class LineIndex:
         self._num_lines = 0
         self._line_start = 0  # of the line which is not complete yet
         self._num_signs = 0  # that are not blank, in it so far
-        self._starts = self.num_bytes = np.zeros(0, np.uint32)
 
     def add(self, start: int, block: NDArray[np.uint8]) -> None:
         """Add a block of the file.
@@ -62,8 +105,8 @@ class LineIndex:
             self._num_signs = int(sums[-1] - sums[found[-1]]) if len(found) else self._num_signs + int(sums[-1])
         self._add_lines(found + start, signs)
 
-    def finish(self, size: int, *, keep_open_end: bool) -> bool:
-        """Complete the index; return whether the last line lacks a newline.
+    def finish(self, size: int, *, keep_open_end: bool) -> SharedIndex:
+        """Return all that `LineIndex` needs, and the fact ``has_open_end``: the last line lacks a newline.
 
         :param size: of the file
         :param keep_open_end: whether such a line counts
@@ -71,11 +114,9 @@ class LineIndex:
         has_open_end = self._line_start < size
         if has_open_end and keep_open_end:
             self._add_lines(np.array([size], np.int64), np.array([self._num_signs]) if self._skip_blank else None)
-        if self._parts:
-            self._starts = np.concatenate([starts for starts, _ in self._parts])
-            self.num_bytes = np.concatenate([lengths for _, lengths in self._parts])
-        self._parts = []
-        return has_open_end
+        starts, lengths = zip(*self._parts) if self._parts else ([np.zeros(0, np.uint32)],) * 2
+        arrays = {"starts": np.concatenate(starts), "num_bytes": np.concatenate(lengths)}
+        return SharedIndex(arrays, {"crossings": self._crossings, "has_open_end": has_open_end})
 
     def _add_lines(self, ends: NDArray[np.int64], signs: object) -> None:
         if not len(ends):
@@ -96,33 +137,6 @@ class LineIndex:
             self._crossings.append(self._num_lines + int(np.searchsorted(starts, border)))
         self._num_lines += len(starts)
         self._parts.append(((starts % _SPAN).astype(np.uint32), lengths.astype(np.uint32)))
-
-    def __len__(self) -> int:
-        return self._num_lines
-
-    def span(self, index: int) -> tuple[int, int]:
-        """Return start and length of a line."""
-        start = int(self._starts[index])
-        if self._crossings:
-            start += bisect.bisect_right(self._crossings, index) * _SPAN
-        return start, int(self.num_bytes[index])
-
-    def groups(self, most_bytes: int) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield neighbouring lines: number of the first one, starts and ends.
-
-        :param most_bytes: of one group, if it is not a single line
-        """
-        for begin in range(0, len(self), _LINES_AT_ONCE):
-            numbers = np.arange(begin, min(begin + _LINES_AT_ONCE, len(self)))
-            starts = self._starts[begin : begin + _LINES_AT_ONCE].astype(np.int64)
-            if self._crossings:
-                starts += np.searchsorted(self._crossings, numbers, side="right") * _SPAN
-            ends = starts + self.num_bytes[begin : begin + _LINES_AT_ONCE]
-            first = 0
-            while first < len(starts):
-                last = max(int(np.searchsorted(ends, starts[first] + most_bytes)), first + 1)
-                yield begin + first, starts[first:last], ends[first:last]
-                first = last
 
 
 def prefix_sums(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -168,39 +182,71 @@ _WIDE_BLANK = re.compile(b"|".join(chr(code).encode() for code in range(128, 0x3
 
 
 class TextLines:
-    """The lines of a file, found once in blocks; see `LineIndex`.
+    """The lines of a file, found once in blocks; see `LineIndex`. Processes share the index of a large one.
 
-    :param path: a plain text, or a text or XML compressed by gzip (decompressed to a temporary file on disk); Bliss
-        XML, whose lines are the transcriptions of its segments with single blanks
+    :param path: a plain text, or a text or XML compressed by gzip, which is decompressed to the index; Bliss XML, whose
+        lines are the transcriptions of its segments with single blanks
     :param skip_empty: leave out lines of no characters; in compressed texts also those of blanks. Segments are kept
     :param keep_open_end: keep a last line without a newline at its end also where the text is not compressed
     :param name: of the file in messages; default: the path
+    :param shared: other processes will read it, too
     :raises DataError: the file is missing, empty or damaged
     """
 
-    def __init__(self, path: str, *, skip_empty: bool, keep_open_end: bool = True, name: str = "") -> None:
+    def __init__(
+        self, path: str, *, skip_empty: bool, keep_open_end: bool = True, name: str = "", shared: bool = True
+    ) -> None:
         self.path = name or path
-        bliss, packed = is_bliss(path), _is_gzip(path)
-        self._index = LineIndex(self.path, skip_empty=skip_empty and not bliss, skip_blank=packed)
-        try:
-            with _opened(path, bliss, packed) as file:
+        self.local = path
+        self._is_bliss, self._is_packed = is_bliss(path), _is_gzip(path)
+        self._skip_empty = skip_empty and not self._is_bliss
+        self.keeps_open_end = self._is_packed or keep_open_end
+        self._content: Any = None  # of a compressed text or of XML: all lines
+        if not self._is_packed and not self._is_bliss:
+            with self._errors(), open(path, "rb") as file:
                 self._file = os.dup(file.fileno())
-            weakref.finalize(self, os.close, self._file)  # datasets are not closed
-            self._size = os.fstat(self._file).st_size
+                weakref.finalize(self, os.close, self._file)  # datasets are not closed
+                self._size = os.fstat(self._file).st_size
+        options = [self._skip_empty, self.keeps_open_end]
+        index = shared_index("lines", [path], options, self._scanned) if shared else self._scanned()
+        self._index = LineIndex(index)
+        self.has_open_end: bool = index.facts["has_open_end"]
+        if self._is_packed or self._is_bliss:
+            self._content = index.arrays["content"]
+            self._size = len(self._content)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError, zlib.error) as exc:
+            raise TextDataError("text file %r can't be read: %s" % (self.path, exc)) from exc
+
+    def _scanned(self) -> SharedIndex:
+        """Find the lines."""
+        files: list[str] = []
+        scanner = LineScanner(self.path, skip_empty=self._skip_empty, skip_blank=self._is_packed)
+        with self._errors():
+            if self._is_packed or self._is_bliss:
+                with _unpacked(self.local, self._is_bliss, files) as file:
+                    self._size = os.fstat(file.fileno()).st_size
+                    self._content = np.memmap(file, np.uint8, "r") if self._size else None
             if not self._size:
                 raise TextDataError("text file %r is empty." % self.path)
             for start, block in self._blocks():
-                self._index.add(start, block)
-        except (OSError, EOFError, zlib.error) as exc:
-            raise TextDataError("text file %r can't be read: %s" % (self.path, exc)) from exc
-        self.keeps_open_end = packed or keep_open_end
-        self.has_open_end = self._index.finish(self._size, keep_open_end=self.keeps_open_end)
+                scanner.add(start, block)
+            found = scanner.finish(self._size, keep_open_end=self.keeps_open_end)
+        more = {} if self._content is None else {"content": self._content}
+        return SharedIndex({**found.arrays, **more}, found.facts, files)
 
     def _blocks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         for start in range(0, self._size, _BLOCK):
             yield start, np.frombuffer(self._read(start, min(_BLOCK, self._size - start)), np.uint8)
 
     def _read(self, start: int, size: int) -> bytes:
+        if self._content is not None:
+            found: bytes = self._content[start : start + size].tobytes()
+            return found
         content = os.pread(self._file, size, start)
         while len(content) < size:  # at most 2 GB at once
             more = os.pread(self._file, size - len(content), start + len(content))
@@ -236,6 +282,15 @@ class TextLines:
     def text(self, index: int) -> str:
         """Return a line without the newline; DataError with its number if it is not UTF-8."""
         return self._decoded(self._read(*self._index.span(index)), index)
+
+    def blocks(self, most_lines: int) -> Iterator[tuple[int, int, bytes]]:
+        """Yield neighbouring lines at once: number of the first one, how many, and all bytes from first to last.
+
+        :param most_lines: of one block
+        """
+        for first, starts, ends in self._index.groups(_BLOCK, most_lines):
+            begin = int(starts[0])
+            yield first, len(starts), self._read(begin, int(ends[-1]) - begin)
 
     def texts(self) -> Iterator[str]:
         """Yield all lines, see `text`; they are read in blocks."""
@@ -274,10 +329,11 @@ class TextLines:
         return np.concatenate([[0], np.cumsum(np.concatenate(counts))])
 
 
-def lines_of_corpus(path: str, *, use_cache_manager: bool) -> TextLines:
+def lines_of_corpus(path: str, *, use_cache_manager: bool, shared: bool = True) -> TextLines:
     """Return the lines of a file that lists a corpus, local or remote, without those of no characters.
 
     :param use_cache_manager: the option of the dataset
+    :param shared: other processes will read it, too
     :raises DataError: the file is missing, empty or damaged
     """
     local = local_copy(path, wanted=use_cache_manager)
@@ -289,7 +345,7 @@ def lines_of_corpus(path: str, *, use_cache_manager: bool) -> TextLines:
         raise TextDataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except OSError as exc:
         raise TextDataError("file %r cannot be read: %s" % (path, exc.strerror or exc)) from None
-    return TextLines(local, skip_empty=True, name=path)
+    return TextLines(local, skip_empty=True, name=path, shared=shared)
 
 
 def _is_blank(content: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -303,13 +359,15 @@ def _is_gzip(path: str) -> bool:
         return file.read(2) == b"\x1f\x8b"
 
 
-def _opened(path: str, bliss: bool, packed: bool) -> IO[bytes]:
-    if not bliss and not packed:
-        return open(path, "rb")
+def _unpacked(path: str, bliss: bool, files: list[str]) -> IO[bytes]:
+    """Return a temporary file with the lines of a compressed text or of XML.
+
+    :param files: gets those that the XML includes
+    """
     if not bliss:
         with gzip.open(path, "rb") as file:
             return _stored(iter(lambda: file.read(_BLOCK), b""))
-    return _stored((segment.text + "\n").encode("utf8") for segment in read_bliss(path))
+    return _stored((segment.text + "\n").encode("utf8") for segment in read_bliss(path, included=files))
 
 
 def _stored(parts: Iterable[Any]) -> IO[bytes]:
