@@ -6,13 +6,14 @@ emits its ops (`emit`). `returnn_tf.layers.math.linear` is a model to follow.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Callable, ClassVar, Generic, Optional, TypeVar, Union, cast
 
-from returnn_tf.config.errors import DimError, shown
+from returnn_tf.config.errors import AxisError, DimError, shown
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import LayerRef, LayerRefs, at_least, axis_size, dropout_rate, finite, option
 from returnn_tf.graph.carried_state import KeptSpec
@@ -22,6 +23,7 @@ from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.same_labels import SameLabels
 from returnn_tf.graph.sealing import Sealable, default_factories
 from returnn_tf.tensor import Data, Dim
+from returnn_tf.tensor.axes import resolve_axes
 from returnn_tf.tensor.parts import Parts, total_size
 from returnn_tf.util.html import paragraph, table
 
@@ -30,6 +32,13 @@ def _check_device(value: Optional[str]) -> Optional[str]:
     """Check the name of a device; TensorFlow silently takes another one if the device does not exist."""
     good = value is None or re.match(r"(?i)(/job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?(cpu|gpu)(:\d+)?$", value)
     return None if good else "must be 'CPU', 'GPU' or 'GPU:<number>'"
+
+
+def _names_batch(data: Data, axes: Any) -> bool:
+    """Return whether an option for axes names the batch axis, perhaps among others."""
+    with contextlib.suppress(AxisError):
+        return data.batch_axis in resolve_axes(data, axes)
+    return False  # an axis of another source, or of the output
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -92,6 +101,10 @@ class Layer(Sealable):
     normalizes_features: ClassVar[bool] = False
     #: Whether a layer of this class that has a target usually has a loss on it: it makes new features out of its input.
     is_for_loss: ClassVar[bool] = False
+    #: Whether only the sizes and lengths of the sources matter, not their values.
+    reads_only_lengths: ClassVar[bool] = False
+    #: Whether it changes one of its parameters, or the variable of another layer, whenever it is computed in training.
+    changes_variables: ClassVar[bool] = False
     #: Whether the layer passes values on after each step of a task, see `returnn_tf.graph.after_step.sinks`.
     has_sink: ClassVar[bool] = False
     #: Whether the layer has a loss on the gradient at its output, see `returnn_tf.graph.after_step.meta_loss`.
@@ -415,6 +428,16 @@ class Layer(Sealable):
     def ignores_padding(self) -> bool:
         """Return whether frames before the end of a sequence depend on such frames of the sources alone."""
         return self.works_by_frame()
+
+    def mixes_sequences(self) -> bool:
+        """Return whether what is computed for a sequence may depend on the other sequences of the batch."""
+        if self.node.batch_norm is not None:
+            return True
+        batched = [source.output for source in self.node.sources if source.output.batch_axis is not None]
+        if batched and self.node.output.batch_axis is None and not self.reads_only_lengths:
+            return True
+        named = (getattr(self, name, None) for name in ("axis", "axes"))
+        return not self.only_reshapes and any(_names_batch(data, axes) for data in batched for axes in named)
 
     def alters_output(self) -> bool:
         """Return whether what `emit` returns is changed or looked at by an option that every layer has."""

@@ -152,6 +152,8 @@ class Loss(Sealable):
     takes_target: ClassVar[bool] = False
     #: Whether the padding of the values of the layer, and of the target, never matters.
     ignores_padding: ClassVar[bool] = False
+    #: Whether the value for a sequence depends on the other sequences of the batch.
+    mixes_sequences: ClassVar[bool] = False
     #: Whether it needs the names of the sequences.
     needs_seq_tags: ClassVar[bool] = False
     #: Whether the layer has a blank label in addition to those of the target.

@@ -18,12 +18,14 @@ from returnn_tf.compiler.describe import show_axes
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.result import RunResult
+from returnn_tf.compiler.split_batch import obstacle, part_of_feed
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.engine.checkpoints import checkpoint, params
 from returnn_tf.graph.registry import LAYERS
 from tests.feeds import random_feed, repadded
 from tests.layers.examples import CLASSES, ONE_LABEL, example_config, example_settings
+from tests.parity import assert_close, valid_mask
 from tests.results import assert_same_results
 from tests.tiers import usual
 
@@ -185,6 +187,15 @@ def test_what_sees_padding_says_so(name: str) -> None:
     assert not plan_from_config(example_config(name)).by_path()["output"].layer.ignores_padding()
 
 
+#: Examples with layers or losses that compute over the sequences of a batch, or once per batch.
+BATCH_AS_A_WHOLE = {
+    "layer:accumulate_mean", "layer:batch_median_pooling", "layer:batch_norm", "layer:boolean_mask", "layer:cond",
+    "layer:framewise_statistics", "layer:gradient", "layer:hdf_dump", "layer:image_summary", "layer:random",
+    "layer:random_state_init", "layer:synthetic_gradient", "layer:tikhonov_regularization", "layer:variable_assign",
+    "loss:expected_loss", "loss:search_score", "loss:triplet_loss",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("case", EVAL, indirect=True, scope="module")
 def test_batch_of_one_and_new_lengths(case: Case) -> None:
     """One traced graph serves all batch sizes and lengths."""
@@ -194,6 +205,32 @@ def test_batch_of_one_and_new_lengths(case: Case) -> None:
     for path, result in out.layers.items():
         if case.net.plan.by_path()[path].output.batch_axis is not None and result.value.ndim:
             assert result.axes[0] == "B"
+
+
+@pytest.mark.parametrize("case", EVAL, indirect=True, scope="module")
+def test_a_batch_gives_what_its_parts_give(case: Case) -> None:
+    """Each sequence has the values that it has among others, and losses add up; other examples say why not."""
+    plan, data = case.net.plan, case.net.extern_data
+    why = obstacle(plan)
+    assert bool(why) == (case.name in BATCH_AS_A_WHOLE), why
+    if why:
+        return
+    parts = [case.run(part_of_feed(data, case.feed, begin, end)) for begin, end in ((0, 1), (1, 3))]
+    for path, result in case.first.layers.items():
+        output = plan.by_path()[path].output
+        if output.batch_axis is None or str(output.dims[output.batch_axis]) != "batch":
+            continue  # lengths only; or packed frames and the like, in another order
+        for rows, part in ((slice(0, 1), parts[0].layers[path]), (slice(1, 3), parts[1].layers[path])):
+            sizes = {axis: lens[rows] if np.ndim(lens) else lens for axis, lens in result.sizes.items()}
+            shape = np.minimum(result.value[rows].shape, part.value.shape)
+            cut = tuple(slice(size) for size in shape)
+            expected = result.value[rows][cut]
+            mask = valid_mask(expected, list(result.axes), sizes)
+            assert_close(path, part.value[cut], expected, 1e-4, 1e-5, mask)
+    for kind in ("losses", "errors", "counts"):
+        whole, (one, other) = getattr(case.first, kind), (getattr(part, kind) for part in parts)
+        for name, value in whole.items():
+            np.testing.assert_allclose(one[name] + other[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 #: What has no parameters takes nothing from a checkpoint; those of the examples of losses are of a linear layer.

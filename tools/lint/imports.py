@@ -66,7 +66,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
     ],
     "compiler": [
         ["feed", "for_xla", "planning"],
-        ["packed_layers", "result", "step_memory"],
+        ["packed_layers", "result", "split_batch", "step_memory"],
         ["feed_function", "initial_values", "kept_states", "lower", "requested"],
         ["inner_weights", "plan_layer", "plan_network"],
         ["plan_config"],

@@ -59,6 +59,7 @@ class RelativePositionalEncodingLayer(ConcatInputLayer, Planned[RelativePosition
     """
 
     takes_ints = True
+    reads_only_lengths = True
     clipping: int = option(16, help="maximum distance; larger ones are clipped")
     fixed: bool = option(False, help="use sinusoids instead of a parameter")
     forward_weights_init: Init = option("glorot_uniform", help="initialiser of encoding_matrix")

@@ -50,6 +50,7 @@ class TripletLoss(Loss):
     """
 
     ignores_padding = True
+    mixes_sequences = True
 
     margin: float = option(help="the distance that embeddings with different labels should have at least")
     multi_view_training: bool = option(False, help="six embeddings, of two views")

@@ -43,6 +43,7 @@ class AccumulateMeanLayer(ConcatInputLayer, Planned[AccumulateMeanPlan]):
             "output": {"class": "accumulate_mean", "exp_average": 0.001, "is_prob_distribution": True, "from": "p"}}
     """
 
+    changes_variables = True
     exp_average: float = option(help="weight of the new mean, between 0 and 1")
     axes: Axes = option("bt", help="the axes to average over")
     initial_value: Optional[float] = option(None, help="initial mean; default 0, or 1/dim if is_prob_distribution")

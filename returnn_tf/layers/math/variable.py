@@ -161,6 +161,7 @@ class VariableAssignLayer(VariableAccess):
             "output": {"class": "variable_read", "var": "v", "control_dependencies": ["inc"]}}
     """
 
+    changes_variables = True
     var: LayerRef = option(help="the variable layer", refs=True)
     value: LayerRef = option(help="layer with the value; it is repeated along axes that it lacks", refs=True)
     op: str = option("assign", choices=("assign", "add"), help="what to do with the value")

@@ -122,6 +122,7 @@ class RandomLayer(Layer):
     needs_sources = False
     has_memory = True  # in the step of a loop: the state of the generator
     computes_all_steps = True
+    changes_variables = True
 
     shape: Shape = option(help="dims, or sizes of new static axes")
     distribution: str = option(

@@ -241,6 +241,10 @@ class ChoiceLayer(Planned[ChoicePlan]):
             self.custom_score_combine or self.random_sample_scale or self.cheating or self.recombine
         )
 
+    def mixes_sequences(self) -> bool:
+        """Return whether the hypotheses of a sequence depend on when the search of the others ends."""
+        return super().mixes_sequences() or (self.searches and not self.independent_of_batch)
+
     @property
     def searches(self) -> bool:
         """Return whether this layer chooses among hypotheses, once it is planned."""

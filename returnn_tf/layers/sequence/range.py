@@ -79,6 +79,7 @@ class RangeInAxisLayer(Layer):
     """
 
     needs_sources = False
+    reads_only_lengths = True
     axis: AxisOption = option("T", help="the axis of the source, a dim with known lengths, or 'sparse_dim'")
     dtype: str = option("int32", choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the axis")
@@ -134,6 +135,7 @@ class RangeFromLengthLayer(Planned[RangeFromLengthPlan]):
             "output": {"class": "range_from_length", "from": "double"}}
     """
 
+    reads_only_lengths = True  # the values are lengths
     axis: AxisOption = option("T", help="obsolete", inert="an output has the axes of its source")
     dtype: str = option("int32", choices=NUMERIC_DTYPES, help="e.g. 'int32' or 'float32'")
     sparse: bool = option(False, help="make the output indices into the new axis")

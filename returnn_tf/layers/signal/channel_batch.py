@@ -110,6 +110,10 @@ class BatchMedianPoolingLayer(FeaturesLastLayer):
 
     pool_size: int = option(1, check=at_least(1), help="number of sequences in a group")
 
+    def mixes_sequences(self) -> bool:
+        """Return whether a group has more than one sequence."""
+        return self.pool_size > 1
+
     def template(self, ctx: PlanContext) -> Data:
         """Infer the output: a smaller batch."""
         data = self.features_last(ctx)
