@@ -195,6 +195,7 @@ class Network:
         with_losses: bool = True,
         variables: Optional[Mapping[str, Any]] = None,
         carried: Optional[CarriedState] = None,
+        noise_offset: int = 0,
     ) -> Lowered:
         """Emit the ops of some layers and of all losses; call it inside a `tf.function`.
 
@@ -204,7 +205,9 @@ class Network:
         :param outputs: the requested layers; default: those whose values are results
         :param variables: parameter name -> anything that becomes a tensor; default: the variables of this network
         :param carried: holds the states that layers carry from run to run; default: the variables in `kept`
+        :param noise_offset: with another one, dropout and the like draw other numbers
         """
+        noise_seed = self.noise_seed + noise_offset
         with using_config(self.config):
             return lower(
                 self.plan,
@@ -214,8 +217,8 @@ class Network:
                 outputs=self.plan.roots() if outputs is None else outputs,
                 with_losses=with_losses,
                 step=self.global_step if step is None else step,
-                seed=self.noise_seed,
-                process_offset=self.noise_seed - self.seed,
+                seed=noise_seed,
+                process_offset=noise_seed - self.seed,
                 check_numerics=check_numerics.option(self.config),
                 print_outputs=NetworkSettings(self.config).debug_print_layer_output,
                 carried=self.kept if carried is None else carried,

@@ -19,6 +19,7 @@ from returnn_tf.engine.passes.forward_pass import in_order
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.training.training_pass import find_faulty_rank
+from tests.little_memory import LIMITED, Memory
 from tests.reliability import toy
 from tests.run_tasks import run_task
 
@@ -132,6 +133,31 @@ def check_summed_loss(world: Any) -> Any:
 @check
 def check_normalized_loss(world: Any) -> Any:
     return compare_with_one(world, normalized=True)
+
+
+@check
+def check_out_of_memory(world: Any) -> Any:
+    """One rank runs out of memory in every second step, and computes its batch in two halves; the others do not."""
+    network = settings()["network"]
+    network["between"] = {**LIMITED, "from": "hidden"}
+    ours = trainer_of(settings(network=network))
+    alone = trainer_of(settings(network=network, use_horovod=False))
+    feeds = [(part_of(world, feed), feed) for feed in global_batches()]
+    tight: list[int] = []
+    step = ours.step
+
+    def little(feed: Any) -> Any:
+        Memory.sequences = 1 if world.rank == 1 and len(tight) % 2 else 100
+        tight.append(Memory.sequences)
+        try:
+            return step(feed)
+        finally:
+            Memory.all_fit()
+
+    ours.step = little
+    found = compare(ours, alone, feeds)
+    found["means"] = ours.ranks.why_not_again(means=True)
+    return found
 
 
 @check

@@ -20,11 +20,21 @@ pytestmark = pytest.mark.slow  # each starts processes
 #: each rank. Both engines are used by the same code.
 FAST = {
     "tensorflow": (
-        *("world", "summed_loss", "join", "no_data_at_all", "param_sync", "param_join", "nan", "other_step"),
+        *(
+            "world",
+            "summed_loss",
+            "out_of_memory",
+            "join",
+            "no_data_at_all",
+            "param_sync",
+            "param_join",
+            "nan",
+            "other_step",
+        ),
         *("diverged", "losses_on_gradients", "kept_states", "batch_norm", "start", "in_order", "training"),
         *("stop_while_evaluating", "fewer_sequences_than_ranks", "stream"),
     ),
-    "horovod": ("world", "summed_loss", "join", "param_sync", "nan", "training"),
+    "horovod": ("world", "summed_loss", "out_of_memory", "join", "param_sync", "nan", "training"),
 }
 #: For tests whose checks are fast with both engines, and with one of them.
 BOTH = pytest.mark.parametrize("engine", FAST, scope="module")
@@ -94,6 +104,14 @@ def test_as_one_rank(results: Results) -> None:
 def test_as_one_rank_with_options(results: Results, name: str) -> None:
     """The same with other objectives."""
     _assert_as_one_rank(results(name))
+
+
+@BOTH
+def test_out_of_memory_on_one_rank(results: Results) -> None:
+    """The update is that of one rank with the whole batches; counts of means are with the other ranks already."""
+    by_rank = results("out_of_memory")
+    _assert_as_one_rank(by_rank)
+    assert all("use_normalized_loss" in found["means"] for found in by_rank)
 
 
 def _assert_as_one_rank(by_rank: list[Any]) -> None:

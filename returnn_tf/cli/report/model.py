@@ -25,7 +25,7 @@ from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets import dataset_from_config
 from returnn_tf.engine.data.data_source import evaluation_names
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
-from returnn_tf.engine.passes.evaluator import normalized_losses
+from returnn_tf.engine.passes.split_step import normalized_losses
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log

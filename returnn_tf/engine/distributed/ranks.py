@@ -82,6 +82,13 @@ class Ranks:
         """Return whether this rank has no batch for this step and computes nothing."""
         return False
 
+    def why_not_again(self, *, means: bool) -> str:
+        """Return why this rank can't do a step again after it failed for lack of memory; "": it can.
+
+        :param means: whether there are losses that are means over the batch
+        """
+        return ""
+
     def after_step(self, result: StepResult) -> None:
         """Update the common flags."""
         self.control.unpack_alone()
@@ -208,6 +215,12 @@ class GradRanks(_Several):
             variables = self._statistics
             for variable, value in zip(variables, self._reduction.average(variables, own, active)):
                 variable.assign(value)
+
+    def why_not_again(self, *, means: bool) -> str:
+        """Return why not, see `Ranks.why_not_again`: what was sent to the other ranks can't be sent again."""
+        if self._waits():
+            return "its gradients are sent already"
+        return "the ranks share the number of frames of a loss with use_normalized_loss" if means else ""
 
     def synchronize(self, trainer: Any) -> None:
         """Give all ranks the counters and the states of random number generators of the chief.

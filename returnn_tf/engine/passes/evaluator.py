@@ -14,9 +14,11 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.loss_positions import LossPositions
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
+from returnn_tf.engine.passes.split_step import added_results, announce, halves, normalized_losses, why_whole
 from returnn_tf.engine.passes.unusable_scores import UnusableScores
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.step_result import Packer, StepResult
+from returnn_tf.util.lazy_tf import tf
 
 
 class Evaluator:
@@ -43,9 +45,24 @@ class Evaluator:
     def step(self, feed: Mapping[str, Any]) -> StepResult:
         """Return losses and errors of one batch.
 
+        A batch that does not fit into memory is computed in two halves, where these have the same sums.
+
         :param feed: feed key -> array or tensor, batch axis first
         """
-        vector, sinks, positions = self._function(feed)
+        tensors = self._function.tensors(feed)
+        try:
+            return self._run(tensors)
+        except tf.errors.ResourceExhaustedError:
+            further = "" if self._positions is None else "losses by position are asked for"
+            why = why_whole(self.net, tensors, further)
+            announce("Evaluation", self.net, tensors, why)
+            if why:
+                raise
+            one, other = map(self._run, halves(self.net, tensors))
+            return added_results(self.net, one, other)
+
+    def _run(self, tensors: Mapping[str, Any]) -> StepResult:
+        vector, sinks, positions = self._function(tensors)
         result = self._packer.unpack(vector.numpy(), sinks)
         result.positions = {name: value.numpy() for name, value in positions.items()}
         return result
@@ -93,8 +110,3 @@ class Evaluator:
         positions = {} if self._positions is None else self._positions.emit(graph)
         graph.run_updates()
         return packed, graph.sinks, positions
-
-
-def normalized_losses(net: Network) -> list[str]:
-    """Return the losses of a network whose value is a mean over the batch (``use_normalized_loss``)."""
-    return [node.name for node in net.plan.losses if node.loss.use_normalized_loss]

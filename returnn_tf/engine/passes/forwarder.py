@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config.errors import SettingError
+from returnn_tf.engine.passes.split_step import announce, halves, why_whole
 from returnn_tf.graph.layer import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
@@ -67,11 +69,22 @@ class Forwarder:
         return self._function.tensors(feed)
 
     def run(self, feed: Mapping[str, Any]) -> ForwardResult:
-        """Return the values for one batch.
+        """Return the values for one batch, computed in two halves if it does not fit into memory.
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        value, lengths, sinks = self._function(feed)
+        tensors = self._function.tensors(feed)
+        try:
+            return self._run(tensors)
+        except tf.errors.ResourceExhaustedError:
+            why = why_whole(self.net, tensors)
+            announce("Forwarding", self.net, tensors, why)
+            if why:
+                raise
+            return _joined([self._run(half) for half in halves(self.net, tensors)])
+
+    def _run(self, tensors: Mapping[str, Any]) -> ForwardResult:
+        value, lengths, sinks = self._function(tensors)
         return ForwardResult(value.numpy(), {axis: lens.numpy() for axis, lens in enumerate(lengths)}, sinks)
 
     def _emit(self, feed: dict[str, Any]) -> Any:
@@ -81,3 +94,14 @@ class Forwarder:
         batch = tf.shape(value)[:1]
         graph.run_updates()
         return value, [tf.broadcast_to(lens[axis], batch) for axis in self._dynamic], graph.sinks
+
+
+def _joined(parts: list[ForwardResult]) -> ForwardResult:
+    """Return the values of all sequences of some batches; what one has less in an axis is filled by zeros."""
+    sizes = np.max([part.value.shape[1:] for part in parts], axis=0, initial=0)
+    filled = []
+    for part in parts:
+        more = [(0, 0), *((0, int(size) - own) for size, own in zip(sizes, part.value.shape[1:]))]
+        filled.append(np.pad(part.value, more))
+    lengths = {axis: np.concatenate([part.lengths[axis] for part in parts]) for axis in parts[0].lengths}
+    return ForwardResult(np.concatenate(filled), lengths)

@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from returnn_tf.compiler.lower import Lowered
+from returnn_tf.compiler.feed_function import FeedFunction
+from returnn_tf.compiler.lower import Lowered, needs_second_derivatives
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.config.errors import SettingDataError, SettingError
@@ -16,9 +17,10 @@ from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.engine.distributed.ranks import ranks_for
 from returnn_tf.engine.distributed.world import World, start
-from returnn_tf.engine.passes.evaluator import normalized_losses
+from returnn_tf.engine.passes.split_step import announce, emit_halves, halves, normalized_losses, why_whole
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_result import Packer, StepResult
+from returnn_tf.engine.update.gradients import Gradients
 from returnn_tf.engine.update.loss_scaling import LossScaling
 from returnn_tf.engine.update.update_guard import UpdateGuard
 from returnn_tf.engine.update.updater import Updater
@@ -30,7 +32,8 @@ class StepTrainer:
 
     The step function is traced at the first call, once for all batch sizes and lengths. If loss or gradient are NaN or
     Inf, no variable changes in that step, unless ``gradient_nan_inf_filter`` or ``grad_norm_to_clip_to_zero`` is set;
-    ``loss_spike`` may skip further steps.
+    ``loss_spike`` may skip further steps. A step that runs out of memory is computed in two halves where these have the
+    same sums, see `returnn_tf.engine.passes.split_step`.
 
     :param net: Network, planned for training
     :param config: options of the update, ``learning_rate``, those of `UpdateGuard`
@@ -62,6 +65,16 @@ class StepTrainer:
             jit_compile=net.jit_compile,
         )
         self._rates: dict[float, Any] = {}  # the current learning rate as tensor
+        with tf.device("/CPU:0"):
+            #: number of steps whose gradients were complete: from then on, variables may have changed
+            self._decided = tf.Variable(0, dtype="int64", trainable=False, name="decided")
+        totals = tf.TensorSpec([len(self._normalized)], "float64", name="totals")
+        self._halves = net.feed_function(
+            self._emit_halves,
+            specs=[rate, totals, *self.ranks.signature()],
+            before_trace=lambda: self.ranks.long_phase("tracing the step in two halves"),
+        )
+        self._counts = net.feed_function(self._emit_counts)
 
     @property
     def step_count(self) -> int:
@@ -118,15 +131,12 @@ class StepTrainer:
             return result
         inputs = self.ranks.inputs((self.steps_started, value))
         self.net.kept.set_idle(not self.ranks.control.own)
-        graph = self.function.graph(tensors)
         try:
-            vector, sinks = graph(tensors, self._rate(value), *inputs)
-            vector = vector.numpy()
-        except tf.errors.OpError as exc:
-            lost = self.ranks.explain(exc)
-            if lost is None:
+            vector, sinks = self._run(self.function, tensors, self._rate(value), *inputs)
+        except tf.errors.ResourceExhaustedError:
+            if not self._can_split(tensors):
                 raise
-            raise lost from exc
+            vector, sinks = self._run(self._halves, tensors, self._rate(value), self._totals(tensors), *inputs)
         result = self._packer.unpack(vector, sinks)
         self.steps_started += 1
         self.ranks.after_step(result)
@@ -139,6 +149,44 @@ class StepTrainer:
             raise error
         self._guard.check(result)
         return result
+
+    def _run(self, function: FeedFunction, tensors: Mapping[str, Any], *further: Any) -> tuple[Any, Mapping[str, Any]]:
+        """Run a traced step; return its packed results and the values of sinks.
+
+        :raises DataError: another rank was lost
+        """
+        graph = function.graph(tensors)
+        try:
+            vector, sinks = graph(tensors, *further)
+            return vector.numpy(), sinks
+        except tf.errors.OpError as exc:
+            lost = self.ranks.explain(exc)
+            if lost is None:
+                raise
+            raise lost from exc
+
+    def _can_split(self, tensors: Mapping[str, Any]) -> bool:
+        """Return whether a step that ran out of memory can be computed in two halves, and log it or why not."""
+        has_begun = int(self._decided.numpy()) > self.steps_started
+        why = why_whole(
+            self.net,
+            tensors,
+            "variables may have been changed already" if has_begun else "",
+            "maximize_grad_norm is not a sum over sequences" if needs_second_derivatives(self.config) else "",
+            self.ranks.why_not_again(means=bool(self._normalized)),
+        )
+        announce("Step %d" % self.step_count, self.net, tensors, why)
+        return not why
+
+    def _totals(self, tensors: Mapping[str, Any]) -> Any:
+        """Return the counts of the losses that are means over the batch, float64 [losses], by halves of the batch."""
+        if not self._normalized:
+            return tf.zeros([0], "float64")
+        return tf.add_n([self._counts(half) for half in halves(self.net, tensors)])
+
+    def _emit_counts(self, feed: dict[str, Any]) -> Any:
+        graph = self.net.lower(feed, train=True)
+        return tf.stack([tf.cast(graph.counts[name], "float64") for name in sorted(self._normalized)])
 
     def _check_rate(self, result: StepResult, of_epoch: float) -> None:
         """Check that the update had a rate. It is the same on all ranks.
@@ -161,14 +209,30 @@ class StepTrainer:
         return self._rates[value]
 
     def _emit(self, feed: dict[str, Any], rate: Any, *inputs: Any) -> Any:
-        step = self.net.global_step.read_value()
-        graph = self.net.lower(feed, train=True, step=step)
-        sinks = graph.sinks
+        step, factor = self.net.global_step.read_value(), self._scaling.factor()
+        graph, grads = self._with_gradients(self.net.lower(feed, train=True, step=step), factor, inputs)
+        return self._emit_update(graph, grads, step, factor, rate, inputs)
+
+    def _emit_halves(self, feed: dict[str, Any], rate: Any, totals: Any, *inputs: Any) -> Any:
+        step, factor = self.net.global_step.read_value(), self._scaling.factor()
+        by_loss = {name: totals[index] for index, name in enumerate(sorted(self._normalized))}
+        graph, grads = emit_halves(
+            self.net, feed, by_loss, step, lambda half: self._with_gradients(half, factor, inputs)
+        )
+        return self._emit_update(graph, grads, step, factor, rate, inputs)
+
+    def _with_gradients(self, graph: Lowered, factor: Any, inputs: tuple[Any, ...]) -> tuple[Lowered, Gradients]:
+        """Return a training graph with the share of this rank in the objective, and the gradients of that."""
         if graph.objective is None:
             raise SettingError(_nothing_to_train(self.net))
         graph = self.ranks.share(graph, inputs)
-        factor = self._scaling.factor()
-        grads = self.updater.gradients(graph, factor)
+        return graph, self.updater.gradients(graph, factor)
+
+    def _emit_update(
+        self, graph: Lowered, grads: Gradients, step: Any, factor: Any, rate: Any, inputs: tuple[Any, ...]
+    ) -> Any:
+        """Emit the update, and return the packed results and the values of sinks."""
+        sinks = graph.sinks
         share = functools.partial(self.ranks.share_of_meta_loss, inputs)
         meta = self.ranks.reduce_meta(self.updater.meta_gradients(graph, share), inputs)
         rate = self.updater.learning_rate(rate, step)
@@ -176,6 +240,11 @@ class StepTrainer:
         finite = usable = tf.logical_and(tf.math.is_finite(rate), rate >= 0)
         if not self.updater.tolerates_nonfinite:
             finite = tf.reduce_all([usable, tf.math.is_finite(grads.norm), tf.math.is_finite(total_loss)])
+        if not self.net.jit_compile:  # such steps are not split
+            with tf.control_dependencies([finite, grads.norm]):
+                decided = self._decided.assign_add(1)
+            with tf.control_dependencies([decided]):
+                finite = tf.identity(finite)
         measured = {"loss": _mean_loss(graph, self._normalized), "grad_norm": grads.norm}
         good, spike, counts = self._guard.emit(finite, measured)
         overflow = self._scaling.emit(factor, finite, total_loss)

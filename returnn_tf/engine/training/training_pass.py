@@ -12,9 +12,9 @@ from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.passes.dump import dump_of
-from returnn_tf.engine.passes.evaluator import normalized_losses
 from returnn_tf.engine.passes.progress import PassState, Progress, Sums, data_settings
 from returnn_tf.engine.passes.scored_pass import PassResult, ScoredPass
+from returnn_tf.engine.passes.split_step import normalized_losses
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.support.scores import Scores
 from returnn_tf.engine.support.step_result import StepResult
