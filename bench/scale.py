@@ -1,6 +1,7 @@
 """A corpus of millions of sequences: opening it, orders, resuming, shares of ranks, and memory of all processes.
 
-    python bench/scale.py [--seqs 10000000] [--parts open,orders,options,plans,ranks,resume,memory,budget]
+    python bench/scale.py [--seqs 10000000]
+        [--parts open,meta,manifest,corpora,orders,options,plans,ranks,resume,memory,budget]
 
 The corpus is simulated: an HDF file whose frames are a hole in the file, with lengths and names as those of speech
 (12 s on average, 40 labels). Asked, of 10^7 sequences: opened in 5 s with less than 1 GB, the order of an epoch in
@@ -15,9 +16,13 @@ import argparse
 import contextlib
 import functools
 import gc
+import gzip
+import io
+import json
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +49,11 @@ def lengths_of(count: int) -> np.ndarray:
     return np.random.RandomState(1).gamma(4, MEAN_FRAMES / 4, count).astype("int32") + 1
 
 
-def make_corpus(path: Path, count: int) -> None:
-    """Write an HDF file of this number of sequences; the disk has their names and lengths only."""
+def make_corpus(path: Path, count: int, *, backwards: bool = False) -> None:
+    """Write an HDF file of this number of sequences; the disk has their names and lengths only.
+
+    :param backwards: the last one first
+    """
     lengths = np.stack([lengths_of(count), np.full(count, LABELS, "int32")], axis=1)
     with h5py.File(path, "w") as file:
         for name, frames in zip(("inputs", "targets/data/classes"), lengths.sum(axis=0, dtype=np.int64).tolist()):
@@ -60,7 +68,20 @@ def make_corpus(path: Path, count: int) -> None:
         names = file.create_dataset("seqTags", (count,), "S31")
         for start in range(0, count, _NAMES):
             numbers = range(start, min(start + _NAMES, count))
-            names[start : numbers.stop] = [b"corpus/recording-%07d/s%05d" % divmod(n, 37) for n in numbers]
+            numbers = range(count - 1 - start, count - 1 - numbers.stop, -1) if backwards else numbers
+            names[start : start + len(numbers)] = [b"corpus/recording-%07d/s%05d" % divmod(n, 37) for n in numbers]
+
+
+def make_manifest(path: Path, count: int) -> None:
+    """Write a manifest of NeMo with this number of lines, 170 bytes each."""
+    seconds = (lengths_of(count) / 100).tolist()
+    text = " ".join(["words"] * 15)
+    with open(path, "w", encoding="utf8") as file:
+        file.writelines(
+            '{"audio_filepath": "%d/recording-%07d/s%05d.flac", "duration": %.2f, "text": "%s"}\n'
+            % (number // 10_000, *divmod(number, 37), duration, text)
+            for number, duration in enumerate(seconds)
+        )
 
 
 def options(path: Path, ordering: str = "random", **more: Any) -> dict[str, Any]:
@@ -90,11 +111,18 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
 # ---- parts
 
 
-def measure_open(path: Path) -> list[tuple[str, str]]:
-    """Open the corpus, order an epoch, read its first batch, and one in its middle; in a process of its own."""
+def opened(spec: dict[str, Any]) -> Dataset:
+    """Return a dataset of which the index is read."""
+    dataset = Dataset.from_config(spec)
+    assert dataset.num_seqs
+    return dataset
+
+
+def measure_open(spec: dict[str, Any]) -> list[tuple[str, str]]:
+    """Open a corpus, order an epoch, read its first batch, and one in its middle; in a process of its own."""
     before = memory()
-    dataset, opening = timed(lambda: Dataset.from_config(options(path, "laplace:.1000")))
-    opened = memory() - before
+    dataset, opening = timed(lambda: opened(spec))
+    grown = memory() - before
     order, ordering = timed(lambda: dataset.seq_order(1))
     count = len(order)
     del order
@@ -103,16 +131,97 @@ def measure_open(path: Path) -> list[tuple[str, str]]:
     position = int(np.random.RandomState(2).randint(1, count - 1000))
     start = {"start_batch": position // 50, "start_seq": position}
     batch, resuming = timed(lambda: next(iter(dataset.batches(1, **start, **limits))))
-    assert batch.slices["data"][0][0] == position
+    assert next(iter(batch.slices.values()))[0][0] == position
     with open("/proc/self/status", encoding="utf8") as file:
         peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1e6
     return [
-        ("open", "%.2f s, %.0f MB" % (opening, opened / 1e6)),
+        ("open", "%.2f s, %.0f MB" % (opening, grown / 1e6)),
         ("order of an epoch, laplace:.1000", "%.2f s" % ordering),
         ("first batch, with order and names", "%.2f s" % first),
         ("batch at a random position, likewise", "%.2f s" % resuming),
         ("most memory of the process", "%.2f GB" % peak),
     ]
+
+
+def opened_specs(what: str, path: Path, count: int) -> dict[str, Any]:
+    """Return the dataset that a part opens, and write what it needs beside the corpus.
+
+    :param what: ``open``: the corpus; ``meta``: joined with one in the other order; ``manifest``: lines of JSON
+    """
+    if what == "open":
+        return options(path, "laplace:.1000")
+    other = path.with_name("%s.other" % what)
+    if what == "manifest":
+        make_manifest(other, count)
+        return {"class": "NeMoDataset", "path": str(other), "seq_ordering": "laplace:.1000"}
+    make_corpus(other, count, backwards=True)
+    datasets = {"a": options(path, "laplace:.1000"), "b": options(other, "default")}
+    data_map = {"data": ("a", "data"), "classes": ("b", "classes")}
+    return {"class": "MetaDataset", "datasets": datasets, "data_map": data_map, "seq_order_control_dataset": "a"}
+
+
+def _nemo(folder: Path, count: int) -> dict[str, Any]:
+    make_manifest(folder / "nemo.json", count)
+    return {"class": "NeMoDataset", "path": str(folder / "nemo.json")}
+
+
+def _lhotse(folder: Path, count: int) -> dict[str, Any]:
+    source = {"type": "file", "channels": [0], "source": "a.flac"}
+    recording = {"id": "r", "sources": [source], "sampling_rate": 16000, "num_samples": 192000, "duration": 12.0}
+    with gzip.open(folder / "cuts.jsonl.gz", "wt", compresslevel=1) as file:
+        for number in range(count):
+            name = "recording-%07d-s%05d" % divmod(number, 37)
+            supervision = {"id": name, "recording_id": name, "start": 0, "duration": 12.0, "text": "words " * 15}
+            cut = {"id": name, "start": 0, "duration": 12.0, "channel": 0, "supervisions": [supervision]}
+            file.write(json.dumps({**cut, "recording": recording, "type": "MonoCut"}) + "\n")
+    return {"class": "LhotseDataset", "path": str(folder / "cuts.jsonl.gz")}
+
+
+def _kaldi(folder: Path, count: int) -> dict[str, Any]:
+    names = ["recording-%07d-s%05d" % divmod(number, 37) for number in range(count)]
+    (folder / "text").write_text("".join("%s %s\n" % (name, "words " * 15) for name in names))
+    (folder / "utt2dur").write_text("".join("%s 12.34\n" % name for name in names))
+    return {"class": "KaldiDataset", "path": str(folder)}
+
+
+def _bliss(folder: Path, count: int) -> dict[str, Any]:
+    segment = '<segment name="s%05d" start="%d" end="%d"><orth> %s</orth></segment>\n'
+    with open(folder / "corpus.xml", "w", encoding="utf8") as file:
+        file.write('<corpus name="c">\n')
+        for number in range(0, count, 37):
+            parts = [segment % (part, part, part + 1, "words " * 15) for part in range(min(37, count - number))]
+            head = '<recording name="recording-%07d" audio="r%d.flac">\n' % (number // 37, number)
+            file.write("%s%s</recording>\n" % (head, "".join(parts)))
+        file.write("</corpus>\n")
+    return {"class": "BlissDataset", "path": str(folder / "corpus.xml")}
+
+
+def _webdataset(folder: Path, count: int) -> dict[str, Any]:
+    content = b"words " * 15
+    with tarfile.open(folder / "shard.tar", "w") as file:
+        for number in range(count):
+            info = tarfile.TarInfo("recording-%07d-s%05d.txt" % divmod(number, 37))
+            info.size, info.mtime = len(content), 1.5  # type: ignore[assignment]  # a float, as that package gives
+            file.addfile(info, io.BytesIO(content))
+    return {"class": "WebDataset", "path": str(folder / "shard.tar")}
+
+
+def measure_corpora(folder: Path, count: int = 200_000) -> list[Sequence[str]]:
+    """Index corpora of texts in several formats, and open them again."""
+    rows = []
+    index_file.LEAST = 0
+    for make in (_nemo, _lhotse, _kaldi, _bliss, _webdataset):
+        own = folder / make.__name__
+        own.mkdir()
+        spec = {**make(own, count), "audio": None}
+        os.environ[FOLDER] = str(own / "indexes")
+        times = [timed(lambda spec=spec: opened(spec))[1] for _ in range(2)]
+        dataset = opened(spec)
+        _, first = timed(lambda dataset=dataset: next(iter(dataset.batches(1, batch_size=60_000, max_seqs=100))))
+        size = sum(path.stat().st_size for path in Path(os.environ[FOLDER]).glob("*.index"))
+        row = ("%.1f us" % (1e6 * times[0] / count), "%.0f B" % (size / count), "%.0f ms" % (1e3 * times[1]))
+        rows.append((spec["class"], str(count), *row, "%.0f ms" % (1e3 * first)))
+    return rows
 
 
 def measure_orders(count: int) -> list[tuple[str, str]]:
@@ -366,7 +475,7 @@ def budget(costs: Mapping[str, float], speed: float = 1000.0) -> list[Sequence[s
 
 BUDGET = ("corpus", "sequences", "audio", "index", "made in", "order", "its memory", "decoding a pass", "cores for a GPU at 1000 x", "GPU for a pass")  # fmt: skip  # noqa: E501
 
-PARTS = ("open", "orders", "options", "plans", "ranks", "resume", "memory", "budget")
+PARTS = ("open", "meta", "manifest", "corpora", "orders", "options", "plans", "ranks", "resume", "memory", "budget")
 
 
 def main() -> None:
@@ -382,20 +491,29 @@ def main() -> None:
         hold(Path(args.hold), args.workers)
         return
     if args.open:
-        print(table(("%s opening" % os.environ["WHICH"], ""), measure_open(Path(args.open))))
+        print(
+            table(
+                ("%s, %s opening" % (os.environ["WHAT"], os.environ["WHICH"]), ""), measure_open(json.loads(args.open))
+            )
+        )
         return
     parts = args.parts.split(",")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ[FOLDER] = str(folder / "indexes")
         path = folder / "corpus.hdf"
-        if set(parts) - {"orders", "ranks", "resume", "budget"}:
+        if set(parts) & {"open", "meta", "options", "plans", "memory"}:
             make_corpus(path, args.seqs)
-        if "open" in parts:
+        for what in ("open", "meta", "manifest"):
+            if what not in parts:
+                continue
+            spec = json.dumps(opened_specs(what, path, args.seqs))
             for which in ("first", "second"):
-                subprocess.run(
-                    [sys.executable, __file__, "--open", str(path)], check=True, env={**os.environ, "WHICH": which}
-                )
+                env = {**os.environ, "WHAT": what, "WHICH": which}
+                subprocess.run([sys.executable, __file__, "--open", spec], check=True, env=env)
+        if "corpora" in parts:
+            header = ("corpus", "sequences", "index made, each", "index, each", "opened again", "first batch of texts")
+            print(table(header, measure_corpora(folder)))
         if "orders" in parts:
             print(table(("order", "CPU seconds"), measure_orders(args.seqs)))
         if "options" in parts:
