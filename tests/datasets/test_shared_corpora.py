@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets import Dataset
+from returnn_tf.datasets import Dataset, HDFWriter
+from returnn_tf.datasets.core.tags import TagTable
 from returnn_tf.datasets.files import index_file
 from returnn_tf.datasets.text.json_lines import JsonLines, JsonTable
 from tests.datasets import test_lhotse, test_librispeech, test_nemo, test_webdataset
@@ -163,6 +164,39 @@ def test_what_is_wrong_is_not_kept(tmp_path, written):
         with pytest.raises(DataError, match="m.json', line 4: the tag 'wav/one.wav' is that of file 'm.json', line 1"):
             content({"class": "NeMoDataset", "path": "m.json"})
     assert [name.partition("-")[0] for name in written] == ["lines"]
+
+
+def _hdf(path: str, tags: list[str]) -> dict[str, Any]:
+    with HDFWriter(path, dim=1, ndim=2) as writer:
+        for tag in tags:
+            writer.insert_batch(np.full((1, 3, 1), int(tag), "float32"), [3], [tag])
+    return {"class": "HDFDataset", "files": [path]}
+
+
+@pytest.mark.parametrize("control", [None, "a"])
+def test_sequences_of_joined_datasets_are_found_once(tmp_path, written, monkeypatch, control):
+    """Later epochs and processes do not compare names; a dataset that lacks some does, and names them."""
+    tags = [str(n) for n in np.random.RandomState(1).permutation(50)]
+    inner = {"a": _hdf("a.hdf", tags), "b": _hdf("b.hdf", [*sorted(tags), "99"])}
+    data_map = {"data": ("a", "data"), "more": ("b", "data")}
+    spec = {"class": "MetaDataset", "datasets": inner, "data_map": data_map, "seq_order_control_dataset": control}
+    (inner["a"] if control else spec)["seq_ordering"] = "random"
+
+    def check(dataset: Dataset, epoch: int) -> None:
+        found = list(dataset.sequences(epoch))
+        assert sorted(seq.tag for seq in found) == sorted(tags)
+        assert all(float(seq.tag) == seq.data["data"][0, 0] == seq.data["more"][0, 0] for seq in found)
+
+    dataset = Dataset.from_config(spec)
+    check(dataset, 1)
+    assert [name.rpartition("-")[0] for name in written] == ["places"]
+    with monkeypatch.context() as patched:
+        patched.setattr(TagTable, "find", None)
+        check(dataset, 2)
+        check(Dataset.from_config(spec), 3)
+    inner["b"] = _hdf("c.hdf", [*map(str, range(1, 51))])
+    with pytest.raises(DataError, match="dataset 'train_b' .HDFDataset. has no sequence '0'"):
+        list(Dataset.from_config({**spec, "name": "train"}).sequences(1))
 
 
 _VALUES = ["1", "0.5", "-2e3", "true", "null", '"a b"', '"\\u00e9\\n"', '"\\ud83d\\ude00"', "[1]", "{}", '"é"', " 7 "]

@@ -21,8 +21,13 @@ from returnn_tf.datasets.core.generating import dim_and_ndim
 from returnn_tf.datasets.core.per_key import reference_key
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.share import ALL, Chosen
+from returnn_tf.datasets.files.index_file import SharedIndex, shared_result
 from returnn_tf.logging.log import log
 
+_BLOCK = 1 << 14
+#: Share of a corpus below which its sequences are found one by one.
+_FEW = 0.1
+_TAG_BYTES = 12  # as most names take
 _ORDER_OF_CONTROL = ("partition_epoch", "repeat_epoch", "seq_list_filter_file", "unique_seq_tags", "seq_lens_file")
 
 
@@ -68,6 +73,7 @@ class MetaDataset(CombiningDataset):
             if name in used
         }
         self.is_stream = any(inner.is_stream for inner in self.inner.values())
+        self._places: dict[str, NDArray[Any]] = {}  # name -> corpus index there of each sequence; -1: it is missing
         self._has_control = self.opts.seq_order_control_dataset is not None
         self._lists: Optional[dict[str, Sequence[str]]] = None
         if self.opts.seq_list_file:
@@ -195,7 +201,7 @@ class MetaDataset(CombiningDataset):
         if inner.is_stream:
             return None
         indices = range(self.num_seqs or 0) if self._lists is None else inner.indices_of_tags(self._lists[name])
-        return np.array([_length(inner, int(index), subkey) for index in indices])
+        return _lengths(inner, np.asarray(indices), subkey)
 
     # ---- reading
 
@@ -211,17 +217,16 @@ class MetaDataset(CombiningDataset):
         subkeys: dict[str, list[str]] = {}
         for name, subkey in sorted({self._data_map[key] for key in keys}):
             subkeys.setdefault(name, []).append(subkey)
-        wanted = {name: self._tags(name, order) for name in subkeys}
+        wanted = {name: self._wanted(name, order) for name in subkeys}
         readers = {}
         for name, keys_there in subkeys.items():
             inner = self.inner[name]
             redraws = chosen.share is not None and inner.redraws  # then it depends on what other processes read
-            tags = self._tags(name, whole) if redraws else wanted[name]
+            found = self._wanted(name, whole) if redraws else wanted[name]
             try:
-                indices = None if tags is not None else whole if redraws else order
                 of_inner = Chosen(
-                    seq_list=tags,
-                    seq_order=indices,
+                    seq_list=found if isinstance(found, list) else None,
+                    seq_order=None if isinstance(found, list) else found,
                     share=chosen.share if redraws else None,
                     by_itself=chosen.by_itself,
                     nth=chosen.nth if inner.redraws else None,
@@ -236,14 +241,38 @@ class MetaDataset(CombiningDataset):
         """Return whether data of one of the datasets is random."""
         return any(inner.redraws for inner in self.inner.values())
 
-    def _tags(self, name: str, order: NDArray[Any]) -> Optional[list[str]]:
-        """Return the tags to read from a dataset; None: it is read by corpus index."""
+    def _wanted(self, name: str, order: NDArray[Any]) -> Union[list[str], NDArray[Any]]:
+        """Return the tags to read from a dataset, or their indices in its corpus where these are known."""
         if name == self._default and (self._lists is None or self._has_control):
-            return None
+            return order
         if self._lists is not None:
             tags = self._lists[name]
             return [tags[index] for index in order]
-        return self.inner[self._default].tags_many(order.tolist())
+        places = self._places_in(name, len(order))
+        found = None if places is None else places[order]
+        return self.inner[self._default].tags_many(order.tolist()) if found is None or (found < 0).any() else found
+
+    def _places_in(self, name: str, num_wanted: int) -> Optional[NDArray[Any]]:
+        """Return the index of each sequence in the corpus of another dataset, for all epochs and processes.
+
+        None: the datasets do not know the digests of their tags, or few sequences are wanted.
+        """
+        default, inner = self.inner[self._default], self.inner[name]
+        count = default.num_seqs or 0
+        if name in self._places or num_wanted < count * _FEW:
+            return self._places.get(name)
+        digests = [default.digest_of_tags(), inner.digest_of_tags()]
+        if None in digests:
+            return None
+
+        def find() -> SharedIndex:
+            found = inner.tag_table.find(default.tags_many(range(count)))
+            return SharedIndex({"places": found.astype(np.int32 if len(found) < 1 << 31 else np.int64)})
+
+        content = [digest and digest.hex() for digest in digests] + [inner.takes_last_of_tag]
+        index = shared_result("places", content, _TAG_BYTES * 2 * count, find)
+        self._places[name] = index.arrays["places"]
+        return self._places[name]
 
     def _check_counts(self) -> None:
         for name, inner in self.inner.items():
@@ -261,6 +290,18 @@ class MetaDataset(CombiningDataset):
                 )
 
 
+def _lengths(inner: Dataset, indices: NDArray[Any], key: str) -> NDArray[np.int64]:
+    """Return the lengths of sequences, many at once where the dataset knows them."""
+    found = np.empty(len(indices), np.int64)
+    for start in range(0, len(indices), _BLOCK):
+        part = indices[start : start + _BLOCK]
+        known = inner.lengths_many(part)
+        found[start : start + _BLOCK] = (
+            [_length(inner, index, key) for index in part.tolist()] if known is None else known[key]
+        )
+    return found
+
+
 def _length(inner: Dataset, index: int, key: str) -> int:
     lengths = inner.lengths(index)
     return num_frames(inner.read(index, 1, [key])[key]) if lengths is None else lengths[key]
@@ -272,7 +313,7 @@ class JoinedEpoch(Epoch):
     :param dataset: the outer dataset
     :param order: its corpus indices in the order of reading
     :param readers: name of an inner dataset -> its epoch in this order; closed with this one
-    :param wanted: name -> tags in this order
+    :param wanted: name -> tags in this order, or indices in the corpus of the inner dataset
     :param data_map: data key -> (name, key of the inner dataset)
     """
 
@@ -283,7 +324,7 @@ class JoinedEpoch(Epoch):
         order: NDArray[Any],
         keys: list[str],
         readers: Mapping[str, EpochReader],
-        wanted: Mapping[str, Optional[Sequence[str]]],
+        wanted: Mapping[str, Union[list[str], NDArray[Any]]],
         data_map: Mapping[str, tuple[str, str]],
     ):
         super().__init__(dataset, epoch, order, keys)
@@ -323,18 +364,17 @@ class JoinedEpoch(Epoch):
 
     def _check(self, name: str, position: int) -> None:
         """Check that an inner dataset has the wanted sequence at this position."""
-        reader, tags = self._readers[name], self._wanted[name]
+        reader, wanted = self._readers[name], self._wanted[name]
         if not reader.has(position):
-            raise DatasetDataError(
-                "%s: dataset %r ends after %d sequences%s"
-                % (self.place(position), name, position, "" if tags is None else "; %r is missing" % tags[position])
-            )
-        if tags is not None and reader.tag(position) != tags[position]:
+            missing = "; %r is missing" % wanted[position] if isinstance(wanted, list) else ""
+            text = "%s: dataset %r ends after %d sequences%s"
+            raise DatasetDataError(text % (self.place(position), name, position, missing))
+        if isinstance(wanted, list) and reader.tag(position) != wanted[position]:
             raise DatasetDataError(
                 "%s: dataset %r has the sequence %r here, but should have %r; is it of another corpus?"
-                % (self.place(position), name, reader.tag(position), tags[position])
+                % (self.place(position), name, reader.tag(position), wanted[position])
             )
-        if tags is None and reader.index(position) != self.index(position):
+        if not isinstance(wanted, list) and reader.index(position) != wanted[position]:
             raise DatasetDataError(
                 "%s: dataset %r has the sequence %r here, since it leaves this one out; the others would not fit it"
                 % (self.place(position), name, reader.tag(position))

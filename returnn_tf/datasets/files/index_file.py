@@ -66,18 +66,43 @@ def shared_index(kind: str, paths: Sequence[str], options: Any, make: Callable[[
     :param make: makes it
     """
     facts = _facts_of(paths)
-    folder = index_folder()
-    if folder is None or facts is None or sum(size for _, size, _ in facts) < LEAST:
+    if facts is None or sum(size for _, size, _ in facts) < LEAST:
         return make()
-    key = json.dumps([_FORMAT, kind, facts, options])
+
+    def check() -> None:
+        if _facts_of(paths) != facts:
+            raise CopyError("the files changed while they were read")
+
+    return _shared(kind, [facts, options], make, check)
+
+
+def shared_result(kind: str, content: Any, size: int, make: Callable[[], SharedIndex]) -> SharedIndex:
+    """Return what is computed from contents, not files; see `shared_index`.
+
+    :param kind: of the result
+    :param content: as JSON, which determines it, e.g. digests
+    :param size: bytes of what it is computed from; what is made of little is not shared
+    :param make: computes it
+    """
+    return make() if size < LEAST else _shared(kind, content, make, lambda: None)
+
+
+def _shared(kind: str, content: Any, make: Callable[[], SharedIndex], check: Callable[[], None]) -> SharedIndex:
+    """Return the index with this content as key.
+
+    :param check: raises a CopyError if what was made is not to be kept
+    """
+    folder = index_folder()
+    if folder is None:
+        return make()
+    key = json.dumps([_FORMAT, kind, content])
     name = "%s-%s.index" % (kind, hashlib.sha256(key.encode("utf8")).hexdigest()[:32])
     made: list[SharedIndex] = []
     cache = FileCache(folder, private=True)
 
     def write(path: str) -> None:
         made.append(make())
-        if _facts_of(paths) != facts:
-            raise CopyError("the files changed while they were read")
+        check()
         cache.make_space(sum(array.nbytes for array in made[0].arrays.values()))
         _write(path, key, made[0])
 

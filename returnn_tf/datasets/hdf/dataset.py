@@ -198,6 +198,10 @@ class HDFDataset(Dataset):
             found[key] = column
         return found
 
+    def digest_of_tags(self) -> bytes:
+        """Return a digest of the tags of all files."""
+        return b"".join(file.tags.digest() for file in self.files)
+
     def tags_many(self, indices: Sequence[int]) -> list[str]:
         """Return the tags of several sequences."""
         if len(self.files) == 1:

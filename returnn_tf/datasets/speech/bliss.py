@@ -127,6 +127,10 @@ class BlissDataset(IndexedUtterances["_Index"]):
         """Return the full names of several segments."""
         return self.index.names.chosen(indices)
 
+    def digest_of_tags(self) -> bytes:
+        """Return a digest of the full names."""
+        return self.index.names.digest()
+
     def text(self, index: int) -> str:
         """Return the transcription with single blanks, after ``orth_post_process``."""
         return self._post_process(self.index.texts[index])

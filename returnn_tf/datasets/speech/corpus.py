@@ -99,6 +99,10 @@ class ChosenUtterances:
         """Return the tags of several utterances."""
         return self.corpus.tags.chosen(indices if self._entries is None else self._entries[indices].tolist())
 
+    def digest_of_tags(self) -> Optional[bytes]:
+        """Return a digest of the tags; None if some are chosen."""
+        return self.corpus.tags.digest() if self._entries is None else None
+
     def lengths(self) -> NDArray[np.int64]:
         """Return the lengths by which they are ordered; DataError if they are not known."""
         lengths = self.corpus.lengths()
@@ -191,6 +195,10 @@ class CorpusDataset(IndexedUtterances[ChosenUtterances]):
     def tags_many(self, indices: Sequence[int]) -> list[str]:
         """Return the tags of several sequences."""
         return self.index.tags_many(indices)
+
+    def digest_of_tags(self) -> Optional[bytes]:
+        """Return a digest of the tags; None if some are chosen."""
+        return self.index.digest_of_tags()
 
     def text(self, index: int) -> str:
         """Return the transcription after ``orth_post_process``."""

@@ -269,6 +269,10 @@ class OggZipIndex:
         """Return the tags of several entries."""
         return self._tags.chosen(indices if self._order is None else self._order[indices].tolist())
 
+    def digest_of_tags(self) -> Optional[bytes]:
+        """Return a digest of the tags; None if some are chosen."""
+        return self._tags.digest() if self._order is None else None
+
     def text(self, index: int) -> str:
         """Return the text of an entry."""
         entry = self._entry(index)
@@ -546,6 +550,10 @@ class OggZipDataset(UtterancesInFiles[OggZipIndex]):
     def tags_many(self, indices: Sequence[int]) -> list[str]:
         """Return the tags of several sequences."""
         return self.index.tags_many(indices)
+
+    def digest_of_tags(self) -> Optional[bytes]:
+        """Return a digest of the tags; None if some are chosen."""
+        return self.index.digest_of_tags()
 
     def target_text(self, index: int) -> str:
         """Return the transcription after ``targets_post_process``."""
