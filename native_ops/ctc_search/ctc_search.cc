@@ -1,0 +1,104 @@
+#include "ctc_search.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "decoder.h"
+#include "ngram.h"
+#include "search.h"
+
+struct RtfNGram : rtf::NGram {};
+
+extern "C" {
+
+RtfNGram* rtf_ngram_new(const char* content, int64_t size, char* error, int64_t error_size) {
+  auto* model = new RtfNGram;
+  const std::string fault =
+      rtf::NGram::is_binary(content, size) ? model->use_binary(content, size) : model->read_arpa(content, size);
+  if (fault.empty()) return model;
+  delete model;
+  std::memset(error, 0, error_size);
+  std::memcpy(error, fault.data(), std::min<int64_t>(static_cast<int64_t>(fault.size()), error_size - 1));
+  return nullptr;
+}
+
+void rtf_ngram_free(RtfNGram* model) { delete model; }
+
+int32_t rtf_ngram_order(const RtfNGram* model) { return model->order(); }
+
+void rtf_ngram_indices(const RtfNGram* model, const char* words, int64_t size, int32_t* indices) {
+  const char* const end = words + size;
+  while (words <= end) {
+    const char* stop = std::find(words, end, '\n');
+    *indices++ = static_cast<int32_t>(model->index(words, stop - words));
+    words = stop + 1;
+  }
+}
+
+void rtf_ngram_scores(const RtfNGram* model, const int32_t* words, int64_t n, int32_t begin, float* scores) {
+  rtf::NGram::State state = begin ? model->begin() : rtf::NGram::State();
+  for (int64_t i = 0; i < n; ++i) scores[i] = model->score(state, static_cast<uint32_t>(words[i]), &state);
+}
+
+RtfCtcDecoder* rtf_ctc_decoder_new(const RtfCtcOptions* options, const RtfLexicon* lexicon, const RtfNGram* model,
+                                   const int32_t* lm_indices, const RtfPhrases* phrases) {
+  return new RtfCtcDecoder(*options, lexicon, model, lm_indices, phrases);
+}
+
+void rtf_ctc_decoder_free(RtfCtcDecoder* decoder) { delete decoder; }
+
+RtfCtcSearch* rtf_ctc_search_new(const RtfCtcDecoder* decoder) { return new RtfCtcSearch(*decoder); }
+
+void rtf_ctc_search_free(RtfCtcSearch* search) { delete search; }
+
+void rtf_ctc_search_advance(RtfCtcSearch* search, int64_t frames, const float* log_probs) {
+  for (int64_t t = 0; t < frames; ++t) search->frame(log_probs + t * search->num_labels());
+}
+
+int64_t rtf_ctc_search_results(RtfCtcSearch* search, int32_t ended, int64_t n, RtfHypothesis* results) {
+  return search->results(ended != 0, n, results);
+}
+
+// States: with a blank 2 n + 1, blanks at even ones; else the n labels.
+double rtf_ctc_align(const float* log_probs, int64_t frames, int32_t num_labels, int32_t blank, const int32_t* labels,
+                     int64_t n, int32_t* begins, int32_t* ends) {
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  const bool has_blank = blank >= 0;
+  const int64_t states = has_blank ? 2 * n + 1 : n;
+  const auto label_of = [&](int64_t s) { return !has_blank ? labels[s] : s % 2 ? labels[s / 2] : blank; };
+  std::vector<double> scores(states, kNever), next(states);
+  std::vector<uint8_t> steps(frames * states);  // how many states before this one the best path comes from
+  for (int64_t t = 0; t < frames; ++t) {
+    const float* row = log_probs + t * num_labels;
+    for (int64_t s = 0; s < states; ++s) {
+      double best = t == 0 ? (s == 0 || (has_blank && s == 1) ? 0.0 : kNever) : scores[s];
+      uint8_t step = 0;
+      const auto from = [&](int64_t distance) {
+        if (t > 0 && scores[s - distance] > best) best = scores[s - distance], step = static_cast<uint8_t>(distance);
+      };
+      if (s >= 1) from(1);
+      if (has_blank && s >= 3 && s % 2 && labels[s / 2] != labels[s / 2 - 1]) from(2);
+      next[s] = best + row[label_of(s)];
+      steps[t * states + s] = step;
+    }
+    scores.swap(next);
+  }
+  if (states == 0) return frames == 0 ? 0.0 : kNever;
+  std::fill(begins, begins + n, -1);
+  int64_t s = states - 1;
+  if (has_blank && s >= 1 && (frames == 0 || scores[s - 1] > scores[s])) --s;
+  const double total = frames == 0 ? (n == 0 ? 0.0 : kNever) : scores[s];
+  if (total == kNever) return total;
+  for (int64_t t = frames - 1; t >= 0; s -= steps[t * states + s], --t) {
+    const int64_t label = has_blank ? s / 2 : s;
+    if (has_blank && s % 2 == 0) continue;
+    if (t == frames - 1 || begins[label] != t + 1) ends[label] = static_cast<int32_t>(t + 1);
+    begins[label] = static_cast<int32_t>(t);
+  }
+  return total;
+}
+
+}  // extern "C"

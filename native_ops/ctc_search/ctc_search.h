@@ -1,0 +1,88 @@
+// Prefix beam search over scores of labels per frame (Hannun et al. 2014), with a lexicon, an n-gram model and weights
+// of words. Independent of TensorFlow. Models and decoders do not change once they are made, so that threads share
+// them; a search belongs to one sequence.
+#pragma once
+
+#include <stdint.h>
+
+extern "C" {
+
+typedef struct RtfNGram RtfNGram;
+typedef struct RtfCtcDecoder RtfCtcDecoder;
+typedef struct RtfCtcSearch RtfCtcSearch;
+
+// The model of an ARPA file, or a binary file of KenLM with probing hash tables, whose content has to stay where it is.
+// Returns null and writes what is wrong to error [error_size] if the file is.
+RtfNGram* rtf_ngram_new(const char* content, int64_t size, char* error, int64_t error_size);
+void rtf_ngram_free(RtfNGram* model);
+int32_t rtf_ngram_order(const RtfNGram* model);
+
+// indices [n]: of n words, joined by newlines; 0 for a word that the model does not have.
+void rtf_ngram_indices(const RtfNGram* model, const char* words, int64_t size, int32_t* indices);
+
+// scores [n]: natural log of the probability of each word after those before it, the first one after <s> if begin != 0.
+void rtf_ngram_scores(const RtfNGram* model, const int32_t* words, int64_t n, int32_t begin, float* scores);
+
+// Words as sequences of labels. Spelling i is labels[offsets[i] .. offsets[i + 1]], of the word words[i].
+typedef struct RtfLexicon {
+  int64_t spellings;
+  const int64_t* offsets;  // [spellings + 1]
+  const int32_t* labels;   // [offsets[spellings]]
+  const int32_t* words;    // [spellings]
+  int64_t num_words;
+} RtfLexicon;
+
+// Phrases of tokens with a weight, which is added to the score of a hypothesis that has the phrase. A part of a phrase
+// gets its share until the phrase can't be completed any more. Tokens are words, without a lexicon labels.
+typedef struct RtfPhrases {
+  int64_t phrases;
+  const int64_t* offsets;  // [phrases + 1]
+  const int32_t* tokens;   // [offsets[phrases]]
+  const float* weights;    // [phrases]
+  // [labels], where tokens are labels: a phrase begins after a label that ends a word, or at one that begins one
+  const uint8_t *begins, *ends;
+} RtfPhrases;
+
+typedef struct RtfCtcOptions {
+  int32_t num_labels;
+  int32_t blank;             // -1: none; a label takes any number of frames, as the states of an HMM
+  int32_t separator;         // a label that may stand between words and is in none; -1: none
+  int32_t beam_size;         // hypotheses that are kept
+  int32_t labels_per_frame;  // the best ones of a frame which may follow; 0: all
+  float beam_threshold;      // hypotheses with a score so far below that of the best are left out
+  float lm_scale, word_score;
+  int32_t lm_of_labels;  // whether the model is of labels rather than words
+} RtfCtcOptions;
+
+// lexicon: null for any sequence of labels. model may be null; lm_indices [words of the lexicon, or labels]: their
+// indices in it. phrases may be null. Only the model has to exist as long as the decoder.
+RtfCtcDecoder* rtf_ctc_decoder_new(const RtfCtcOptions* options, const RtfLexicon* lexicon, const RtfNGram* model,
+                                   const int32_t* lm_indices, const RtfPhrases* phrases);
+void rtf_ctc_decoder_free(RtfCtcDecoder* decoder);
+
+RtfCtcSearch* rtf_ctc_search_new(const RtfCtcDecoder* decoder);
+void rtf_ctc_search_free(RtfCtcSearch* search);
+
+// Continue by some frames: log_probs [frames, labels].
+void rtf_ctc_search_advance(RtfCtcSearch* search, int64_t frames, const float* log_probs);
+
+// A hypothesis. The arrays belong to the search, up to the next call.
+typedef struct RtfHypothesis {
+  const int32_t* labels;
+  int64_t num_labels;
+  const int32_t* words;      // null without a lexicon
+  const int32_t* word_ends;  // the number of labels up to the end of each word
+  const int32_t* word_begins;
+  int64_t num_words;
+  double score, acoustic, lm, word, phrase;  // score is the sum of the others, which are weighted
+} RtfHypothesis;
+
+// The best hypotheses so far, as many as there are and at most n; ended != 0: of a sequence that ends here. Of these,
+// the ones that end within a word come last, without it. Returns their number, at least 1.
+int64_t rtf_ctc_search_results(RtfCtcSearch* search, int32_t ended, int64_t n, RtfHypothesis* results);
+
+// The best alignment of labels to log_probs [frames, num_labels]: begins and ends [n], the first frame of each label
+// and the one past its last. Returns its log score, -inf if there are too few frames.
+double rtf_ctc_align(const float* log_probs, int64_t frames, int32_t num_labels, int32_t blank, const int32_t* labels,
+                     int64_t n, int32_t* begins, int32_t* ends);
+}

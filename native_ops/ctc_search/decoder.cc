@@ -1,0 +1,24 @@
+#include "decoder.h"
+
+RtfCtcDecoder::RtfCtcDecoder(const RtfCtcOptions& given, const RtfLexicon* lexicon, const rtf::NGram* lm,
+                             const int32_t* indices, const RtfPhrases* hot)
+    : options(given), model(lm) {
+  if (lexicon) trie = std::make_unique<rtf::Trie>(*lexicon, options.num_labels);
+  if (hot && hot->phrases > 0) phrases = std::make_unique<rtf::Phrases>(*hot, options.num_labels);
+  if (model) {
+    const bool of_words = trie && !options.lm_of_labels;
+    const int64_t n = of_words ? lexicon->num_words : options.num_labels;
+    lm_indices.assign(indices, indices + n);
+  }
+  if (trie) {
+    std::vector<float> scores(lexicon->num_words, options.word_score);
+    for (int64_t word = 0; word < lexicon->num_words; ++word) {
+      if (model && !options.lm_of_labels) scores[word] += options.lm_scale * model->score(lm_indices[word]);
+      if (phrases) {
+        const int32_t state = phrases->step(0, -1, static_cast<int32_t>(word));
+        scores[word] += phrases->found(state) + phrases->share(state);
+      }
+    }
+    trie->look_ahead(scores);
+  }
+}

@@ -1,0 +1,101 @@
+// Runs searches with a lexicon, a model and phrases on random scores, for the sanitizers: two at once give the same.
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "ctc_search/ctc_search.h"
+#include "driver.h"
+
+namespace {
+
+const char kArpa[] =
+    "\\data\\\nngram 1=5\nngram 2=3\nngram 3=1\n\n\\1-grams:\n-2 <unk>\n-99 <s> -0.3\n-0.7 </s>\n-0.5 a -0.2\n-0.6 "
+    "b\n\n"
+    "\\2-grams:\n-0.1 <s> a -0.1\n-0.4 a b -0.3\n-0.3 b </s>\n\n\\3-grams:\n-0.2 <s> a b\n\n\\end\\\n";
+
+struct Result {
+  std::vector<int32_t> labels, words;
+  double score;
+};
+
+std::vector<Result> search(const RtfCtcDecoder* decoder, const Array& scores, int32_t labels) {
+  RtfCtcSearch* s = rtf_ctc_search_new(decoder);
+  const int64_t frames = static_cast<int64_t>(scores.size()) / labels;
+  RtfHypothesis rows[5];
+  std::vector<Result> results;
+  for (int64_t t = 0; t < frames; ++t) rtf_ctc_search_advance(s, 1, scores.data() + t * labels);
+  rtf_ctc_search_results(s, 0, 5, rows);
+  const int64_t count = rtf_ctc_search_results(s, 1, 5, rows);
+  for (int64_t i = 0; i < count; ++i)
+    results.push_back({{rows[i].labels, rows[i].labels + rows[i].num_labels},
+                       {rows[i].words, rows[i].words + rows[i].num_words},
+                       rows[i].score});
+  rtf_ctc_search_free(s);
+  return results;
+}
+
+}  // namespace
+
+int main() {
+  char error[200];
+  for (int64_t size = 0; size < static_cast<int64_t>(sizeof(kArpa)) - 8; size += 7)  // cut files
+    if (rtf_ngram_new(kArpa, size, error, sizeof(error))) return std::printf("a cut file was read\n"), 1;
+  RtfNGram* model = rtf_ngram_new(kArpa, sizeof(kArpa) - 1, error, sizeof(error));
+  if (!model) return std::printf("%s\n", error), 1;
+  for (int seed = 1; seed <= 60; ++seed) {
+    std::srand(seed);
+    const int32_t labels = 2 + std::rand() % 6, num_words = 1 + std::rand() % 8;
+    const int32_t blank = std::rand() % 4 ? labels - 1 : -1;
+    std::vector<int64_t> offsets{0}, phrase_offsets{0};
+    std::vector<int32_t> units, words, tokens;
+    for (int32_t w = 0; w < num_words; ++w) {
+      for (int i = 1 + std::rand() % 3; i > 0; --i) units.push_back(std::rand() % (labels - 1));
+      offsets.push_back(static_cast<int64_t>(units.size()));
+      words.push_back(std::rand() % num_words);
+    }
+    const bool has_lexicon = std::rand() % 3 > 0;
+    std::vector<float> weights;
+    for (int p = std::rand() % 4; p > 0; --p) {
+      for (int i = 1 + std::rand() % 3; i > 0; --i) tokens.push_back(std::rand() % (has_lexicon ? num_words : labels));
+      phrase_offsets.push_back(static_cast<int64_t>(tokens.size()));
+      weights.push_back(1.5f);
+    }
+    std::vector<int32_t> indices(num_words + labels);
+    rtf_ngram_indices(model, "a\nb\nxyz", 7, indices.data());
+    const std::vector<uint8_t> flags(labels, 1);
+    const RtfLexicon lexicon = {num_words, offsets.data(), units.data(), words.data(), num_words};
+    const RtfPhrases phrases = {static_cast<int64_t>(weights.size()),
+                                phrase_offsets.data(),
+                                tokens.data(),
+                                weights.data(),
+                                has_lexicon ? nullptr : flags.data(),
+                                has_lexicon ? nullptr : flags.data()};
+    const RtfCtcOptions options = {
+        labels, blank,       std::rand() % 2 ? 0 : -1, 1 + std::rand() % 10, std::rand() % 3, 20.0f, 0.5f,
+        0.2f,   !has_lexicon};
+    RtfCtcDecoder* decoder =
+        rtf_ctc_decoder_new(&options, has_lexicon ? &lexicon : nullptr, model, indices.data(), &phrases);
+    Array scores = random_array(labels * (std::rand() % 30));
+    for (float& score : scores) score = 8 * score - 5;
+    std::vector<Result> results[2];
+    std::vector<std::thread> threads;
+    for (auto& result : results) threads.emplace_back([&] { result = search(decoder, scores, labels); });
+    for (std::thread& thread : threads) thread.join();
+    rtf_ctc_decoder_free(decoder);
+    if (results[0].empty() || results[0].size() != results[1].size()) return std::printf("case %d is wrong\n", seed), 1;
+    for (size_t i = 0; i < results[0].size(); ++i) {
+      const Result& r = results[0][i];
+      if (r.labels != results[1][i].labels || r.words != results[1][i].words || !std::isfinite(r.score))
+        return std::printf("case %d: result %d is wrong\n", seed, static_cast<int>(i)), 1;
+      std::vector<int32_t> begins(r.labels.size()), ends(r.labels.size());
+      const double score =
+          rtf_ctc_align(scores.data(), static_cast<int64_t>(scores.size()) / labels, labels, blank, r.labels.data(),
+                        static_cast<int64_t>(r.labels.size()), begins.data(), ends.data());
+      for (size_t k = 0; k < begins.size(); ++k)
+        if (begins[k] >= ends[k] || (k > 0 && begins[k] < ends[k - 1]) || !std::isfinite(score))
+          return std::printf("case %d: alignment %d is wrong\n", seed, static_cast<int>(i)), 1;
+    }
+  }
+  rtf_ngram_free(model);
+  std::puts("good");
+}
