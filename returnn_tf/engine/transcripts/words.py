@@ -16,7 +16,8 @@ _BPE_CONTINUED = "@@"  # at the end of a piece that does not end a word
 _PIECE_BEGIN = "\u2581"  # of SentencePiece: a blank before the piece
 _WORDPIECE_CONTINUED = "##"  # at the begin of a piece that does not begin a word
 _BYTE_BLANK = "\u0120"  # the blank, in the characters that tokenizers of bytes write for bytes
-_SPACES = frozenset([" ", "[space]", "[SPACE]", "<space>", "<SPACE>"])
+#: Names of the label between words of characters.
+SPACES = frozenset([" ", "[space]", "[SPACE]", "<space>", "<SPACE>"])
 _BYTES = [chr(byte) for byte in range(256)]
 #: All white space but what is a byte of UTF-8 in a text of bytes.
 _BLANKS = frozenset(" \t\n\r\v\f")
@@ -47,7 +48,7 @@ class Spelling:
         elif any(name.startswith(_WORDPIECE_CONTINUED) and len(name) > len(_WORDPIECE_CONTINUED) for name in names):
             self._added = _of_word_piece
         elif _are_characters(names) if characters is None else characters:
-            self._added = lambda name: " " if name in _SPACES else name
+            self._added = lambda name: " " if name in SPACES else name
         else:
             self._added = lambda name: name + " "
 
@@ -67,6 +68,14 @@ class Spelling:
                 chars.append(char)
                 found[-1] = (chars, first, index + 1)
         return [(self._text("".join(chars)), first, past) for chars, first, past in found]
+
+    def begins_word(self, label: str) -> bool:
+        """Return whether no label before this one belongs to its word, whatever it is."""
+        return self._added(label)[:1] in _BLANKS
+
+    def ends_word(self, label: str) -> bool:
+        """Return whether no label after this one belongs to its word, whatever it is."""
+        return self._added(label)[-1:] in _BLANKS
 
     def words(self, labels: Sequence[Piece]) -> tuple[Piece, ...]:
         """Return the words of labels, with the times and the lowest confidence of their labels."""
@@ -92,8 +101,7 @@ def _are_characters(names: Sequence[str]) -> bool:
         return False
     others = [name for name in names if len(name) != 1]
     return not others or (
-        not _SPACES.isdisjoint(names)
-        and all(name in _SPACES or name[:1] + name[-1:] in ("<>", "[]") for name in others)
+        not SPACES.isdisjoint(names) and all(name in SPACES or name[:1] + name[-1:] in ("<>", "[]") for name in others)
     )
 
 

@@ -1,4 +1,4 @@
-"""Decoding of scores per frame: the best path."""
+"""The best path of CTC."""
 
 import numpy as np
 import pytest

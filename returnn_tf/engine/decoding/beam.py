@@ -1,0 +1,153 @@
+"""Prefix beam search, with a lexicon, an n-gram model and hot words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config.errors import CtcError
+from returnn_tf.engine.decoding.decoder import Decoded, Decoder
+from returnn_tf.engine.decoding.hot_words import HotPhrase, weighted
+from returnn_tf.engine.decoding.labels import DecodedLabels
+from returnn_tf.engine.decoding.lexicon import WordLexicon
+from returnn_tf.engine.decoding.ngram_file import indices_in
+from returnn_tf.native.decoding.ctc_search import CtcDecoder, CtcSearch, FoundLabels, NGram, align, ctc_library
+
+#: The lowest log score of a label in a frame: labels of probability 0 can't end all hypotheses.
+_LOWEST = -100.0
+
+
+@dataclass(frozen=True)
+class BeamOptions:
+    """Sizes and scales of a search.
+
+    :param beam_size: hypotheses that are kept
+    :param beam_threshold: hypotheses with a log score so far below that of the best are left out
+    :param labels_per_frame: the best labels of a frame which may follow; 0: all
+    :param lm_scale: factor of the log probabilities of the language model
+    :param word_score: added for each word, without a lexicon for each label
+    :param prior_scale: factor of the log priors, which are subtracted from the log posteriors
+    :param blank_scale: factor of the probability of the blank
+    :param nbest: hypotheses that are returned
+    """
+
+    beam_size: int = 100
+    beam_threshold: float = 25.0
+    labels_per_frame: int = 40
+    lm_scale: float = 0.5
+    word_score: float = 0.0
+    prior_scale: float = 0.3
+    blank_scale: float = 1.0
+    nbest: int = 1
+
+
+@dataclass(frozen=True)
+class NGramFile:
+    """A language model.
+
+    :param path: for messages
+    :param of_labels: whether it is a model of labels, also if there is a lexicon
+    """
+
+    model: NGram
+    path: str
+    of_labels: bool
+
+
+class BeamDecoder(Decoder):
+    """Searches for the sequence with the highest score: the sum over all alignments, the language model, hot words.
+
+    :param num_labels: with the blank
+    :param blank: its index; None: a label takes any number of frames, as a state of an HMM
+    :param labels: their names
+    :param lexicon: the words that may be recognised; None: any sequence of labels
+    :param log_priors: [labels]
+    :raises ConfigError: a language model of words without a lexicon
+    :raises DataError: the language model or the hot words do not fit
+    :raises NativeOpError: the library can't be built
+    """
+
+    def __init__(
+        self,
+        num_labels: int,
+        blank: Optional[int],
+        labels: DecodedLabels,
+        options: BeamOptions,
+        *,
+        lexicon: Optional[WordLexicon] = None,
+        lm: Optional[NGramFile] = None,
+        hot_words: Sequence[HotPhrase] = (),
+        log_priors: Optional[NDArray[Any]] = None,
+    ) -> None:
+        super().__init__(num_labels)
+        self._library = ctc_library()
+        self._blank = -1 if blank is None else blank
+        self._labels, self._lexicon, self._lm, self._log_priors = labels, lexicon, lm, log_priors
+        self._phrases = weighted(hot_words, labels, num_labels, lexicon)
+        self._spellings = None if lexicon is None else lexicon.spellings()
+        self._lm_indices = None if lm is None else self._indices(lm)
+        self.set_options(options)
+
+    def set_options(self, options: BeamOptions) -> None:
+        """Change sizes and scales; not while a sequence is decoded."""
+        self.options = options
+        given = {
+            name: value
+            for name, value in asdict(options).items()
+            if name not in ("prior_scale", "blank_scale", "nbest")
+        }
+        separator = self._labels.separator
+        self._decoder = CtcDecoder(
+            self._library,
+            {
+                **given,
+                "num_labels": self.num_labels,
+                "blank": self._blank,
+                "separator": -1 if separator is None else separator,
+                "lm_of_labels": self._lm is not None and self._lm.of_labels,
+            },
+            self._spellings,
+            None if self._lm is None else self._lm.model,
+            self._lm_indices,
+            self._phrases,
+        )
+        self._shift = np.zeros(self.num_labels, "float32")
+        if self._log_priors is not None:
+            self._shift -= options.prior_scale * np.maximum(self._log_priors, _LOWEST).astype("float32")
+        if self._blank >= 0:
+            self._shift[self._blank] += math.log(options.blank_scale)
+
+    def _indices(self, lm: NGramFile) -> NDArray[np.int32]:
+        if lm.of_labels:
+            names = [*self._labels.names, *["<unk>"] * (self.num_labels - len(self._labels.names))]
+            return indices_in(lm.model, names, lm.path, "labels")
+        if self._lexicon is None:
+            raise CtcError(
+                "Language model %r is one of words: that needs a lexicon. For a model of labels set lm_level = 'label'."
+                % lm.path
+            )
+        return indices_in(lm.model, self._lexicon.words, lm.path, "words of the lexicon")
+
+    def decode(self, log_probs: NDArray[Any]) -> list[Decoded]:
+        """Return at most ``nbest`` hypotheses; those that end within a word come last, without this word."""
+        scores = np.maximum(self.checked(log_probs), _LOWEST) + self._shift
+        search = CtcSearch(self._decoder)
+        search.advance(scores)
+        return [self._decoded(found, scores) for found in search.results(self.options.nbest, ended=True)]
+
+    def _decoded(self, found: FoundLabels, scores: NDArray[np.float32]) -> Decoded:
+        parts = {"acoustic": found.acoustic}
+        parts.update({"lm": found.lm} if self._lm is not None else {})
+        parts.update({"words": found.word} if self.options.word_score else {})
+        parts.update({"hot_words": found.phrase} if self._phrases is not None else {})
+        frames = align(self._library, scores, found.labels, self._blank)
+        assert frames is not None  # the search has found an alignment
+        if self._lexicon is None:
+            return Decoded(found.labels, tuple(frames), found.score, parts)
+        words = tuple(self._lexicon.words[index] for index in found.words)
+        return Decoded(found.labels, tuple(frames), found.score, parts, words, found.word_spans)

@@ -1,0 +1,134 @@
+"""N-gram models of the native search: scores as of the model in Python, binary files of KenLM, damaged files."""
+
+import gzip
+import pathlib
+import random
+
+import numpy as np
+import pytest
+
+from returnn_tf.config import DataError
+from returnn_tf.engine.decoding.ngram_file import indices_in, read_ngram
+from returnn_tf.ops.sequence.ngram import ArpaModel
+
+FILES = pathlib.Path(__file__).parents[2] / "data/kenlm"
+ARPA, BINARY = FILES / "small.arpa", FILES / "small.probing"  # the second one by build_binary of KenLM
+TEXTS = ["green house boat </s>", "house green", "green boat </s>", "plane house", "boat plane plane green house", ""]
+
+
+def in_python(path, words):
+    model = ArpaModel(str(path))
+    state, scores = model.begin(), []
+    for word in words:
+        score, state = model.score(state, word)
+        scores.append(score)
+    return scores
+
+
+@pytest.mark.parametrize("path", [ARPA, BINARY])
+@pytest.mark.parametrize("text", TEXTS)
+def test_scores_of_the_model_in_python(path, text):
+    words = text.split()
+    np.testing.assert_allclose(read_ngram(str(path)).scores(words), in_python(ARPA, words), rtol=1e-5)
+
+
+def random_arpa(seed, order):
+    """A model with random n-grams, some of which lack the shorter ones that end as they do."""
+    rng = random.Random(seed)
+    words = ["<unk>", "<s>", "</s>", "a", "b", "ä", "word-of-many-bytes", "c"]
+    lines = ["\\data\\"]
+    grams = {1: [(word,) for word in words]}
+    for n in range(2, order + 1):
+        grams[n] = sorted({tuple(rng.choice(words[1:]) for _ in range(n)) for _ in range(20)})
+    lines += ["ngram %d=%d" % (n, len(found)) for n, found in grams.items()]
+    for n, found in grams.items():
+        lines += ["", "\\%d-grams:" % n]
+        for gram in found:
+            backoff = "" if n == order or rng.random() < 0.2 else "\t%.3f" % rng.uniform(-1, 0.2)
+            lines.append("%.3f\t%s%s" % (-rng.random() * 3, " ".join(gram), backoff))
+    return words, "\n".join([*lines, "", "\\end\\", ""])
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5, 8])
+def test_random_models(tmp_path, order):
+    words, text = random_arpa(order, order)
+    (tmp_path / "x.arpa").write_text(text, "utf8")
+    with gzip.open(tmp_path / "x.arpa.gz", "wt", encoding="utf8") as file:
+        file.write(text)
+    rng = random.Random(1)
+    sentence = [rng.choice([*words[2:], "unheard"]) for _ in range(200)]
+    expected = in_python(tmp_path / "x.arpa", sentence)
+    for name in ("x.arpa", "x.arpa.gz"):
+        model = read_ngram(str(tmp_path / name))
+        assert model.order == order
+        np.testing.assert_allclose(model.scores(sentence), expected, rtol=1e-5, atol=1e-5)
+
+
+def changed(old, new):
+    return ARPA.read_text("utf8").replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    "content, text",
+    [
+        ("", "cannot mmap an empty file"),
+        ("no model\n", "it has no section"),
+        (changed("\\end\\", ""), r"it is not complete: it ends after the \d-grams of \d, without"),
+        (changed("ngram 1=", "ngram 1=1"), "line [0-9]+: the section .1-grams: has"),
+        (changed("ngram 1=", "ngram 3="), 'line 2: "ngram 3=[0-9]+" is not "ngram 1=<count>"'),
+        (changed("ngram 2=", "ngram 2=9999999"), "line 3: more n-grams than the file has bytes"),
+        (changed("\\2-grams:", "\\3-grams:"), "where .2-grams: has to follow"),
+        (changed("green house", "green hut"), 'line [0-9]+: the word "hut" is not among the 1-grams'),
+        (changed("\\1-grams:\n", "\\1-grams:\nnan\tx\n"), 'line [0-9]+: "nan" is not the log10 of a probability'),
+        (changed("\\1-grams:\n", "\\1-grams:\n0.5\tx\n"), 'line [0-9]+: "0.5" is not the log10 of a probability'),
+        (changed("\\1-grams:\n", "\\1-grams:\n-0.5\n"), "line [0-9]+: less than 1 words"),
+    ],
+)
+def test_damaged_arpa_files(tmp_path, content, text):
+    path = tmp_path / "x.arpa"
+    path.write_text(content, "utf8")
+    with pytest.raises(DataError, match=text) as error:
+        read_ngram(str(path))
+    assert repr(str(path)) in str(error.value)
+
+
+@pytest.mark.parametrize("size", [40, 60, 100, 130, 200, 440])
+def test_cut_binary_files(tmp_path, size):
+    path = tmp_path / "x.probing"
+    path.write_bytes(BINARY.read_bytes()[:size])
+    with pytest.raises(DataError, match="not complete|another version"):
+        read_ngram(str(path))
+
+
+@pytest.mark.parametrize(
+    "at, content, text",
+    [
+        (49, b"4", "a binary file of another version"),
+        (60, b"\0\0\0\0", "of a machine with other numbers"),
+        (92, b"\0\0\0\0", "the size of its tables is wrong"),
+        (96, b"\2", "build it by build_binary probing"),
+        (88, b"\77", "n-grams of 63 words"),
+        (108, b"\377" * 8, "not complete"),
+    ],
+)
+def test_damaged_binary_files(tmp_path, at, content, text):
+    data = bytearray(BINARY.read_bytes())
+    data[at : at + len(content)] = content
+    path = tmp_path / "x.probing"
+    path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=text):
+        read_ngram(str(path))
+
+
+def test_missing_files_and_pipes(tmp_path):
+    with pytest.raises(DataError, match=r"can't be read: No such file"):
+        read_ngram(str(tmp_path / "x.arpa"))
+    with pytest.raises(DataError, match="can't be read"):
+        read_ngram("/dev/null")
+
+
+def test_words_of_another_vocabulary(caplog):
+    model = read_ngram(str(ARPA))
+    assert indices_in(model, ["green", "<unk>", "house"], "x.arpa", "labels").tolist()[1] == 0
+    with pytest.raises(DataError, match=r"'x.arpa' lacks 2 of the 3 labels: 'GREEN', 'HOUSE'. It is one of another"):
+        indices_in(model, ["GREEN", "HOUSE", "boat"], "x.arpa", "labels")
