@@ -14,7 +14,7 @@ import pytest
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
-from returnn_tf.datasets.speech import webdataset
+from returnn_tf.datasets.speech import tar_shards, webdataset
 from returnn_tf.datasets.speech.webdataset import shards_of
 from tests.datasets.utterances import CHARS, RAW, SAMPLES, TEXTS, check, wav
 from tests.waiting import until
@@ -144,6 +144,46 @@ def test_in_sub_epochs(tmp_path, monkeypatch):
     found = tags(dataset, 1)
     until(lambda: opened == set(paths[:2]), "the shard of the next epoch is indexed")
     assert [*found, *tags(dataset, 2), *tags(dataset, 3)] == list(TEXTS)
+
+
+_LONG = "d" * 90 + "/" + "e" * 90 + "/" + "é" * 120 + ".txt"
+
+
+@pytest.mark.parametrize("format_", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("everywhere", [{}, {"comment": "x"}])
+@pytest.mark.parametrize("checked_at_once", [1, 256])
+def test_headers_of_all_kinds(tmp_path, monkeypatch, format_, everywhere, checked_at_once):
+    """Long names, times with fractions, links, folders and records for all members are as `tarfile` reads them."""
+    monkeypatch.setattr(tar_shards, "_CHECKED_AT_ONCE", checked_at_once)
+    names = ["a.txt", "d/", "p" * 100 + "/" + "q" * 90, _LONG, "é.txt", "link", "b.txt", "hard", "c.txt", "last"]
+    names = [name for name in names if format_ != tarfile.USTAR_FORMAT or name != _LONG]
+    kinds = {"d/": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "c.txt": tarfile.CONTTYPE}
+    with tarfile.open(tmp_path / "a.tar", "w", format=format_, pax_headers=everywhere) as file:
+        for number, name in enumerate(names):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kinds.get(name, tarfile.REGTYPE), "a.txt" if name in ("link", "hard") else ""
+            info.mtime = number + 0.5 * (format_ == tarfile.PAX_FORMAT and number % 3 == 0)
+            info.size = 0 if name in ("d/", "link", "hard") else 300 * number
+            file.addfile(info, io.BytesIO(bytes(info.size)))
+    with tarfile.open(tmp_path / "a.tar") as file:
+        expected = [(info.name, info.offset_data, info.size) for info in file if info.isreg()]
+    assert len(expected) >= 6
+    assert list(tar_shards.tar_members(str(tmp_path / "a.tar"), "a.tar")) == expected
+
+
+@pytest.mark.parametrize("place", [0, 3, 110, 125, 150, 400])
+@pytest.mark.parametrize("mtime", [0, 1.5])
+def test_a_damaged_header(tmp_path, place, mtime):
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as file:
+        for name in ("a.txt", "b.txt"):
+            info = tarfile.TarInfo(name)
+            info.mtime = mtime
+            file.addfile(info)
+    content = bytearray((tmp_path / "a.tar").read_bytes())
+    content[content.index(b"b.txt") + place] ^= 5
+    (tmp_path / "a.tar").write_bytes(content)
+    with pytest.raises(DataError, match="shard 'a.tar' is "):
+        list(tar_shards.tar_members(str(tmp_path / "a.tar"), "a.tar"))
 
 
 def _cut(path, size):
