@@ -266,8 +266,11 @@ class MetaDataset(CombiningDataset):
             return None
 
         def find() -> SharedIndex:
-            found = inner.tag_table.find(default.tags_many(range(count)))
-            return SharedIndex({"places": found.astype(np.int32 if len(found) < 1 << 31 else np.int64)})
+            found = np.empty(count, np.int32 if (inner.num_seqs or 0) < 1 << 31 else np.int64)
+            for start in range(0, count, _BLOCK):
+                part = range(start, min(start + _BLOCK, count))
+                found[start : part.stop] = inner.tag_table.find(default.tags_many(part))
+            return SharedIndex({"places": found})
 
         content = [digest and digest.hex() for digest in digests] + [inner.takes_last_of_tag]
         index = shared_result("places", content, _TAG_BYTES * 2 * count, find)
