@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pickle
+import tarfile
 
 import numpy as np
 import pytest
@@ -105,6 +107,134 @@ def test_without_text(corpus):
     assert open_(corpus(content), targets=None, text_field=None).data_keys == ["data"]
     with pytest.raises(ConfigError, match="option 'targets' needs texts"):
         open_(corpus(content), text_field=None)
+
+
+def write_shard(path, contents):
+    """Write a tar file of audio as NeMo's script does: names without directories."""
+    with tarfile.open(path, "w") as file:
+        for name, content in contents.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture
+def tarred(tmp_path):
+    """Write two shards, 0 and 1, and return a function that writes their manifests and opens them."""
+    names = {tag: "wav_%s.wav" % tag for tag in TEXTS}
+    write_shard(tmp_path / "audio_0.tar", {names[tag]: wav(SAMPLES[tag]) for tag in ("two", "one")})
+    write_shard(tmp_path / "audio_1.tar", {names["three"]: wav(SAMPLES["three"]), "more.wav": b"nothing"})
+    of_shards = {"one": 0, "two": 0, "three": 1}
+    entries = {line["text"]: {**line, "audio_filepath": line["audio_filepath"].replace("/", "_")} for line in lines()}
+
+    def make(form="one", **options):
+        """Write manifests: one with the numbers of shards, one without them, or one for each shard."""
+        found = [{**entries[text], "shard_id": of_shards[tag]} for tag, text in TEXTS.items()]
+        if form == "without":
+            found = [{name: value for name, value in line.items() if name != "shard_id"} for line in found]
+        (tmp_path / "tarred_audio_manifest.json").write_text(dump(found))
+        for number in range(2):
+            own = [{**line, "shard_id": None} for line in found if line.get("shard_id", number) == number]
+            (tmp_path / ("manifest_%d.json" % number)).write_text(dump(own))
+        path = str(tmp_path / ("manifest__OP_0..1_CL_.json" if form == "sharded" else "tarred_audio_manifest.json"))
+        given = {"path": path, "tarred_audio_filepaths": str(tmp_path / "audio_{0..1}.tar"), "audio": RAW}
+        return open_({"class": "NeMoDataset", "name": "train", "targets": CHARS, **given, **options})
+
+    return make
+
+
+@pytest.mark.parametrize("form", ["one", "without", "sharded"])
+def test_tarred(tarred, form, tmp_path):
+    check(tarred(form), ["wav_%s.wav" % tag for tag in TEXTS])
+    check(pickle.loads(pickle.dumps(tarred(form))), ["wav_%s.wav" % tag for tag in TEXTS])
+    listed = [str(tmp_path / ("audio_%d.tar" % number)) for number in (1, 0)]
+    check(tarred(form, tarred_audio_filepaths=listed), ["wav_%s.wav" % tag for tag in TEXTS])
+    (tmp_path / "audio_1.tar").unlink()
+    assert [seq.data["raw"].item() for seq in tarred(form, audio=None).sequences(1)] == list(TEXTS.values())
+
+
+def test_parts_of_a_file_in_a_shard(tarred, tmp_path):
+    """Their names are numbered in the manifest, or they have the name of the file; other endings do not matter."""
+    entries = [
+        {"audio_filepath": "wav_one-sub1.wav", "duration": 0.25, "text": "a"},
+        {"audio_filepath": "wav_one-sub2.flac", "offset": 0.25, "duration": 0.25, "text": "b"},
+        {"audio_filepath": "d/wav_one.wav", "offset": 0.125, "duration": 0.125, "text": "c"},
+    ]
+    (tmp_path / "parts.json").write_text(dump(entries))
+    found = list(tarred(path=str(tmp_path / "parts.json")).sequences(1))
+    for seq, (first, last) in zip(found, [(0, 2000), (2000, 4000), (1000, 2000)]):
+        np.testing.assert_array_equal(seq.data["data"][:, 0], SAMPLES["one"][first:last])
+
+
+def test_corpora_whose_shards_have_the_same_numbers(tarred, tmp_path):
+    (tmp_path / "other").mkdir()
+    write_shard(tmp_path / "other" / "audio_0.tar", {"x.wav": wav(SAMPLES["one"])})
+    (tmp_path / "other" / "manifest_0.json").write_text(dump([{"audio_filepath": "x.wav", "text": "x"}]))
+    tarred("sharded")
+    paths = {
+        "path": [str(tmp_path / "manifest_{0..1}.json"), str(tmp_path / "other" / "manifest_0.json")],
+        "tarred_audio_filepaths": [str(tmp_path / "audio_{0..1}.tar"), str(tmp_path / "other" / "audio_0.tar")],
+    }
+    *_, last = tarred("sharded", **paths).sequences(1)
+    np.testing.assert_array_equal(last.data["data"][:, 0], SAMPLES["one"])
+
+
+_LINE = {"audio_filepath": "wav_one.wav", "text": "x"}
+
+
+@pytest.mark.parametrize(
+    "entries, options, text",
+    [
+        ([{**_LINE, "shard_id": 7}], {}, "m.json', line 1: its audio is in the shard 7, which is none of the 2 of"),
+        ([{**_LINE, "shard_id": 1}], {}, "m.json', line 1: shard '.*audio_1.tar' has no member for 'wav_one.wav'"),
+        ([{**_LINE, "shard_id": "x"}], {}, "m.json', line 1: 'shard_id' is 'x', but must be the number of a shard"),
+        ([_LINE, {**_LINE, "audio_filepath": "y"}], {}, "line 2: tarred_audio_filepaths has no member for 'y'"),
+        ([_LINE], {"tarred_audio_filepaths": ["audio_0.tar"] * 2}, "has several members for 'wav_one.wav'"),
+        ([{**_LINE, "audio_filepath": "more.wav"}], {}, "line 1: audio file '.*audio_1.tar:more.wav' cannot be decod"),
+        ([_LINE], {"tarred_audio_filepaths": "gone_{0..1}.tar"}, "shard 'gone_0.tar' does not exist"),
+    ],
+)
+def test_shards_that_do_not_fit(tarred, tmp_path, monkeypatch, entries, options, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.json").write_text(dump(entries))
+    with pytest.raises(DataError, match="^dataset 'train'.*" + text):
+        list(tarred(path="m.json", **options).sequences(1))
+
+
+def test_options_of_tarred_corpora(tarred, caplog):
+    with pytest.raises(ConfigError, match="option 'tarred_audio_filepaths' is empty"):
+        tarred(tarred_audio_filepaths=[])
+    tarred(audio_dir="d")
+    assert "'audio_dir'" in caplog.text and "tarred_audio_filepaths takes its place" in caplog.text
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_texts_in_files(corpus, tmp_path, monkeypatch, beside):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / ("" if beside else "here") / "one.txt").write_text("a\nbé\n", "utf8")
+    content = dump(lines(one={"text": None, "text_filepath": "one.txt"}))
+    assert next(iter(open_(corpus(content)).sequences(1))).data["raw"].item() == "abé"
+
+
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        ({"text_filepath": "gone.txt"}, "file 'gone.txt' does not exist"),
+        ({"text_filepath": 3}, "'text_filepath' is 3, but must be a path"),
+        ({"text_filepath": "m.json.gz"}, "file '.*m.json.gz' cannot be read"),
+    ],
+)
+def test_texts_that_cannot_be_read(corpus, tmp_path, given, text):
+    (tmp_path / "m.json.gz").write_bytes(b"x")
+    content = dump(lines(two={"text": None, **given}))
+    with pytest.raises(DataError, match="^dataset 'train', sequence 'wav/two.wav' .*m.json', line 2: " + text):
+        list(open_(corpus(content)).sequences(1))
+
+
+def test_lines_to_skip(corpus):
+    content = dump(lines(two={"_skipme": True}, three={"_skipme": False}))
+    assert tags(open_(corpus(content))) == FILES[::2]
 
 
 def test_order_and_selection(corpus, tmp_path):

@@ -17,7 +17,7 @@ from returnn_tf.datasets.core.tags import TagTable
 from returnn_tf.datasets.files import index_file
 from returnn_tf.datasets.text.json_lines import JsonLines, JsonTable
 from tests.datasets import test_lhotse, test_librispeech, test_nemo, test_webdataset
-from tests.datasets.utterances import CHARS, RAW, TEXTS, write_files
+from tests.datasets.utterances import CHARS, RAW, SAMPLES, TEXTS, wav, write_files
 
 _BLISS = '<corpus name="c"><include file="more.xml"/></corpus>'
 _INCLUDED = """<corpus name="more"><recording name="r" audio="wav/two.wav">
@@ -49,6 +49,13 @@ def nemo(folder: Path) -> dict[str, Any]:
 def packed_nemo(folder: Path) -> dict[str, Any]:
     (folder / "m.json.gz").write_bytes(gzip.compress(test_nemo.dump(test_nemo.lines()).encode()))
     return {"class": "NeMoDataset", "path": "m.json.gz"}
+
+
+def tarred_nemo(folder: Path) -> dict[str, Any]:
+    lines = [{**line, "audio_filepath": Path(line["audio_filepath"]).name} for line in test_nemo.lines()]
+    (folder / "m.json").write_text(test_nemo.dump(lines))
+    test_nemo.write_shard(folder / "audio_0.tar", {"%s.wav" % tag: wav(SAMPLES[tag]) for tag in TEXTS})
+    return {"class": "NeMoDataset", "path": "m.json", "tarred_audio_filepaths": "audio_{0..0}.tar"}
 
 
 def kaldi(folder: Path) -> dict[str, Any]:
@@ -102,6 +109,7 @@ def lines(folder: Path) -> dict[str, Any]:
 CORPORA = {
     nemo: ["lines", "nemo"],
     packed_nemo: ["lines", "nemo"],
+    tarred_nemo: ["lines", "nemo"],
     kaldi: ["kaldi", "kaldi", "kaldi-names", "kaldi-numbers", "kaldi-numbers", *["lines"] * 8],
     lhotse: ["lhotse"],
     shar: ["lhotse"],

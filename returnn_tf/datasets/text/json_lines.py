@@ -60,10 +60,11 @@ class JsonLines:
 
     def __init__(self, paths: Sequence[str], *, use_cache_manager: bool, shared: bool = True):
         self._files = [lines_of_corpus(path, use_cache_manager=use_cache_manager, shared=shared) for path in paths]
-        self._ends = list(itertools.accumulate(map(len, self._files)))
+        #: the first line behind each file
+        self.ends = list(itertools.accumulate(map(len, self._files)))
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self.ends[-1] if self.ends else 0
 
     @property
     def local_paths(self) -> list[str]:
@@ -72,11 +73,11 @@ class JsonLines:
 
     def file_of(self, number: int) -> int:
         """Return which of the files has a line."""
-        return bisect.bisect_right(self._ends, number)
+        return bisect.bisect_right(self.ends, number)
 
     def _line(self, number: int) -> tuple[TextLines, int]:
         file = self.file_of(number)
-        return self._files[file], number - (self._ends[file - 1] if file else 0)
+        return self._files[file], number - (self.ends[file - 1] if file else 0)
 
     def place(self, number: int) -> str:
         """Return file and number of a line, for messages."""
