@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Optional
 
+from returnn_tf.datasets.audio.frame_seconds import frame_seconds
 from returnn_tf.datasets.core.base import Dataset
 
 
@@ -21,11 +22,5 @@ def seconds_of(dataset: Dataset, frames: Mapping[str, int]) -> Optional[float]:
 
     :param frames: data key -> frames of all sequences
     """
-    audio: Any = getattr(dataset.opts, "audio", None)
-    if not isinstance(audio, Mapping) or "data" not in frames:
-        return None
-    if audio.get("features") == "raw":
-        rate = audio.get("sample_rate")
-        return frames["data"] / rate if rate else None
-    seconds = float(audio.get("step_len") or 0.01) * int(audio.get("join_frames") or 1)
-    return frames["data"] * seconds
+    seconds = frame_seconds(dataset)
+    return None if seconds is None or "data" not in frames else frames["data"] * seconds

@@ -31,7 +31,8 @@ class Hypothesis:
     :param words: see `returnn_tf.engine.transcripts.words`
     :param score: log score, all parts weighted and summed; None if nothing was searched
     :param parts: the score in parts, e.g. ``{"acoustic": -3.5, "lm": -1.2}``; empty if it is not split
-    :param label_parts: the same by label, [labels] for each part; empty if unknown
+    :param label_parts: the same by label, [labels] for each part, with one more number for the label that ends the
+        search, if there is one; empty if unknown
     """
 
     labels: tuple[Piece, ...]
