@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
@@ -9,6 +11,7 @@ from returnn_tf.config.errors import ConfigError, SearchError, did_you_mean
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.datasets.audio.frame_seconds import frame_seconds
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -17,6 +20,8 @@ from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.output import SearchOutput
 from returnn_tf.engine.search.search_pass import SearchPass
 from returnn_tf.engine.search.searcher import Searcher
+from returnn_tf.engine.search.transcriber import Transcriber
+from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
@@ -34,15 +39,25 @@ def search(config: Config) -> int:
         raise
     path = settings.search_output_file
     output = SearchOutput(path, settings.search_output_file_format, layers) if path else None
+    options = None if output is None or output.of_transcripts is None else _transcript_options(settings)
+    outputs = [] if options is None else wanted_layers(_search_plan(config), layers[0], options)
     members = world.start(config)
-    net, choice = load_network(config, search=True)
+    net, choice = load_network(config, search=True, outputs=outputs)
     epoch = choice.epoch or 1
     decided = decided_layers(net.plan) if settings.search_do_eval else []
     if output is None and not decided:
         raise SearchError(why_nothing_searches(net.plan) or _nothing_kept(config))
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     references = [entry.target for entry in decided if entry.target.extern_key is None]
-    searcher = Searcher(net, wanted, with_losses=settings.search_do_eval, references=references)
+    graph = None if options is None else TranscriptGraph(net.plan, layers[0], options)
+    searcher = Searcher(
+        net,
+        wanted,
+        with_losses=settings.search_do_eval,
+        references=references,
+        needed=graph.needed if graph else (),
+        further=graph.emit if graph else None,
+    )
     source = _source(config, name, searcher, members)
     try:
         labels = {
@@ -50,7 +65,12 @@ def search(config: Config) -> int:
             for layer, node in searcher.nodes.items()
         }
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]
-        one_pass = SearchPass(searcher, source, labels, reports)
+        transcriber = None
+        if graph is not None and output is not None:
+            seconds = settings.search_frame_seconds or frame_seconds(source.dataset)
+            _check_times(output, graph, seconds, searcher)
+            transcriber = Transcriber(graph, labels[layers[0]], seconds)
+        one_pass = SearchPass(searcher, source, labels, reports, transcriber)
         with net.sinks:
             one_pass.run(epoch)
     finally:
@@ -64,16 +84,51 @@ def search(config: Config) -> int:
     return 0
 
 
+def _transcript_options(settings: TaskSettings) -> TranscriptOptions:
+    given = settings.search_score_layers or {}
+    parts = {name: (part, 1.0) if isinstance(part, str) else (part[0], float(part[1])) for name, part in given.items()}
+    return TranscriptOptions(settings.search_times, settings.search_confidence, parts)
+
+
+def _check_times(output: SearchOutput, graph: TranscriptGraph, seconds: Optional[float], searcher: Searcher) -> None:
+    """Check that times are known, if the format of the output needs them; say in the log where they come from.
+
+    :raises ConfigError: they are not
+    """
+    missing = ""
+    if graph.times is None:
+        missing = (
+            "the network has no output of CTC on the labels and no attention weights that tell when words were said. "
+            "Name a layer in search_times"
+        )
+    elif "data" not in searcher.used_data_keys:
+        missing = "the search does not read 'data', whose frames are counted"
+    elif seconds is None:
+        missing = "the dataset does not say how long a frame is. Set search_frame_seconds, e.g. 0.01"
+    if missing and output.of_transcripts is not None and output.of_transcripts.needs_times:
+        raise SearchError(
+            "search_output_file_format = %r needs times, but %s. Or choose a format that does without, e.g. 'jsonl'."
+            % (output.name, missing)
+        )
+    if graph.times is not None:
+        source = "%s: %s" % (graph.times.path, graph.times.kind.value)
+        log.write(3, "Times in %s: %s" % (output.path, "none, as " + missing if missing else source))
+
+
 def _check_searches(config: Config, cause: ConfigError) -> None:
     """Check that the network has something to search, if its dataset is missing: that would not help.
 
     :raises ConfigError: it chooses no labels, or is wrong
     """
-    schedule = NetworkSchedule(config)
-    plan = plan_from_config(schedule.at(schedule.pretrain_epochs + 1).config, search=True)
-    reason = why_nothing_searches(plan)
+    reason = why_nothing_searches(_search_plan(config))
     if reason:
         raise SearchError(reason) from cause
+
+
+def _search_plan(config: Config) -> Plan:
+    """Return the plan of the network after all pretraining, for search."""
+    schedule = NetworkSchedule(config)
+    return plan_from_config(schedule.at(schedule.pretrain_epochs + 1).config, search=True)
 
 
 def why_nothing_searches(plan: Plan) -> str:

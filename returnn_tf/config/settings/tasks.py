@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Union
 
+from returnn_tf.config.options import above
 from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.data import PerKey
 from returnn_tf.config.settings.declaration import SettingGroup, setting
@@ -13,6 +14,15 @@ def _is_callback(value: Any) -> Optional[str]:
     if callable(value) or hasattr(value, "process_seq"):
         return None
     return "must be an object with the methods init, process_seq and finish, or a function that returns one"
+
+
+def _are_parts(value: Any) -> Optional[str]:
+    for part in (value or {}).values():
+        named = part if isinstance(part, (tuple, list)) and len(part) == 2 else (part, 1.0)
+        is_number = isinstance(named[1], (int, float)) and not isinstance(named[1], bool)
+        if not isinstance(named[0], str) or not is_number:
+            return "must give for each name a layer, or (layer, weight), not %r" % (part,)
+    return None
 
 
 @register_settings
@@ -69,7 +79,31 @@ class TaskSettings(SettingGroup):
     search_output_file: str = setting("", help="file that task search writes")
     search_output_file_format: str = setting(
         "txt",
-        help="format of search_output_file: lines of texts alone; a Python dict from tag to text; or lines of tag, log "
-        "score and text, separated by tabs",
-        choices=["txt", "py", "tsv"],
+        help="format of search_output_file: lines of texts alone; a Python dict from tag to text; lines of tag, log "
+        "score and text, separated by tabs; words with times and confidence as NIST CTM, as JSON lines, or in a folder "
+        "with a file for each sequence as SubRip subtitles or TextGrid of Praat; n-best lists",
+        choices=["txt", "py", "tsv", "ctm", "jsonl", "nbest", "srt", "textgrid"],
+    )
+    search_times: Optional[str] = setting(
+        None,
+        help="layer that tells the times of words in search_output_file: an output of CTC, attention weights in the "
+        "loop of the search, or that loop itself if it chooses a label for each frame; by default what there is",
+    )
+    search_frame_seconds: Optional[float] = setting(
+        None,
+        help="seconds between the frames of the data, for the times in search_output_file; by default as the option "
+        "audio of the dataset says",
+        check=above(0),
+    )
+    search_confidence: str = setting(
+        "posterior",
+        help="confidence of words in search_output_file: their posterior in the beam, or by the entropy of the scores "
+        "from which labels are chosen",
+        choices=["posterior", "entropy"],
+    )
+    search_score_layers: Optional[dict[str, Any]] = setting(
+        None,
+        help="parts of the scores in search_output_file: name -> layer of the loop with scores of the labels, or "
+        "(layer, weight), e.g. {'acoustic': 'output/prob', 'lm': ('output/lm_output', 0.3)}",
+        check=_are_parts,
     )

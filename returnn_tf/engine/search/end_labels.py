@@ -21,7 +21,7 @@ def end_labels(plan: Plan, node: Node, reference: Data) -> frozenset[int]:
     :param node: the layer with the hypotheses, e.g. a `decide`
     :param reference: what they are compared with
     """
-    loop = _loop_of(plan, node)
+    loop = loop_of_search(plan, node)
     if loop is None or loop.search is None or loop.ending.end is None:
         return frozenset()
     dims = (node.output.sparse_dim, reference.sparse_dim)
@@ -37,8 +37,8 @@ def without_end(labels: Any, ends: Collection[int]) -> Any:
     return labels[:-1] if len(labels) and int(labels[-1]) in ends else labels
 
 
-def _loop_of(plan: Plan, node: Node) -> Optional[LoopPlan]:
-    """Return the loop that searched for what a layer has."""
+def loop_of_search(plan: Plan, node: Node) -> Optional[LoopPlan]:
+    """Return the loop that searched for what a layer has; None without search."""
     todo, seen = [node], {node}
     while todo:
         current = todo.pop(0)

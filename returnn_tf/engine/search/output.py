@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 from returnn_tf.config.errors import SearchError, did_you_mean
 from returnn_tf.engine.search.labels import ArrayText
 from returnn_tf.engine.support.atomic_files import write_bytes
 from returnn_tf.engine.support.disk_errors import not_writable
+from returnn_tf.engine.transcripts.formats.base import FORMATS, Format
+from returnn_tf.engine.transcripts.transcript import Transcript
 
 #: A text, or with a beam the best ones first: [(score, text), ...]
 Entry = Any
@@ -21,11 +24,13 @@ class Found(NamedTuple):
 
     :param entries: by layer
     :param scores: log score of the best hypothesis by layer; None if there was no search
+    :param transcript: if the format of the output is one of transcripts
     """
 
     tag: str
     entries: dict[str, Entry]
     scores: dict[str, Any]
+    transcript: Optional[Transcript] = None
 
 
 class SearchOutput:
@@ -33,15 +38,16 @@ class SearchOutput:
 
     :param path: compressed if it ends in ``.gz``
     :param file_format: ``txt``: a line for each sequence; ``py``: a dict from tag to text; ``tsv``: lines of tag, score
-        and text, with a beam one for each hypothesis
+        and text, with a beam one for each hypothesis; or a format of transcripts, see `FORMATS`: of those that hold
+        one sequence, the path is a folder, with a file for each
     :param layers: with several, each entry is a dict from layer to its text; py only
     :raises ConfigError: the file exists, its folder does not, or the format is unknown or unsuitable for the layers
     """
 
     def __init__(self, path: str, file_format: str, layers: Sequence[str]) -> None:
-        if file_format not in _FORMATS:
+        if file_format not in formats():
             raise SearchError(
-                "search_output_file_format: unknown %r. %s" % (file_format, did_you_mean(file_format, _FORMATS))
+                "search_output_file_format: unknown %r. %s" % (file_format, did_you_mean(file_format, formats()))
             )
         if len(layers) > 1 and file_format != "py":
             raise SearchError(
@@ -56,13 +62,32 @@ class SearchOutput:
                 "search_output_file %r: the folder %r can't be written. Create it first." % (path, folder)
             )
         self.path = path
-        self._format, self.content = _FORMATS[file_format]
+        self.name = file_format
+        #: The format of transcripts; None for another one.
+        self.of_transcripts: Optional[Format] = None
+        if file_format in _FORMATS:
+            self._format, self.content = _FORMATS[file_format]
+        else:
+            self.of_transcripts = FORMATS[file_format]
+            self.content = self.of_transcripts.content
         self._layers = list(layers)
 
     def write(self, rows: Iterable[Found]) -> None:
-        """Write the file atomically; rows may have further layers."""
+        """Write the file, or each file of a folder, atomically; rows may have further layers.
+
+        :raises DataError: a transcript can't be written in this format
+        """
         first = self._layers[0]
-        text = self._format([(row.tag, self._entry(row.entries), row.scores[first]) for row in rows])
+        if self.of_transcripts is not None:
+            transcripts = [row.transcript for row in rows if row.transcript is not None]
+            if self.of_transcripts.of_one:
+                self.of_transcripts.write_files(transcripts, self.path)
+                return
+            buffer = io.StringIO()
+            self.of_transcripts.write(transcripts, buffer)
+            text = buffer.getvalue()
+        else:
+            text = self._format([(row.tag, self._entry(row.entries), row.scores[first]) for row in rows])
         content = text.encode("utf8")
         if self.path.endswith(".gz"):
             content = gzip.compress(content, mtime=0)  # reproducible: the same content yields the same file
@@ -135,3 +160,8 @@ _FORMATS: dict[str, tuple[Callable[[_Rows], str], str]] = {
     "py": (_dict, "as a Python dict by tag"),
     "tsv": (_table, "a line each: tag, log score, text"),
 }
+
+
+def formats() -> list[str]:
+    """Return the names of all formats."""
+    return [*_FORMATS, *(name for name in FORMATS if name not in _FORMATS)]

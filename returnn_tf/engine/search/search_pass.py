@@ -20,7 +20,9 @@ from returnn_tf.engine.search.errors import ErrorReport
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.output import Found
 from returnn_tf.engine.search.searcher import SearchedLabels, Searcher, SearchResult
+from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.support.scores import ERROR, Scores, added_sums, batch_means
+from returnn_tf.engine.transcripts.transcript import Transcript
 from returnn_tf.logging.lines import eval_line, phase_text
 from returnn_tf.logging.log import log
 
@@ -30,15 +32,22 @@ class SearchPass:
 
     :param labels: for each layer of the searcher
     :param reports: updated with each batch; they need the losses of the searcher
+    :param transcriber: whose function ``emit`` the searcher has; None without transcripts
     """
 
     def __init__(
-        self, searcher: Searcher, source: DataSource, labels: Mapping[str, Labels], reports: Sequence[ErrorReport]
+        self,
+        searcher: Searcher,
+        source: DataSource,
+        labels: Mapping[str, Labels],
+        reports: Sequence[ErrorReport],
+        transcriber: Optional[Transcriber] = None,
     ) -> None:
         self._searcher = searcher
         self._source = source
         self._labels = labels
         self._reports = reports
+        self._transcriber = transcriber
         self._world = source.world
         self._scores = Scores()
         self._not_ended: dict[str, int] = {}  # loop -> sequences
@@ -126,10 +135,13 @@ class SearchPass:
                 log.write(1, line)
 
     def _add(self, batch: Any, result: SearchResult) -> None:
+        transcripts: Sequence[Optional[Transcript]] = [None] * len(batch.seq_tags)
+        if self._transcriber is not None:
+            transcripts = self._transcriber.transcripts(batch.seq_tags, result.further, batch.feed)
         for row, (index, tag) in enumerate(zip(batch.seq_indices, batch.seq_tags)):
             texts = {name: self._entry(name, found[row]) for name, found in result.hypotheses.items()}
             scores = {name: found[row][0].score for name, found in result.hypotheses.items()}
-            self._texts[index] = Found(tag, texts, scores)
+            self._texts[index] = Found(tag, texts, scores, transcripts[row])
         for path, count in result.not_ended.items():
             self._not_ended[path] = self._not_ended.get(path, 0) + count
         if result.losses is not None:

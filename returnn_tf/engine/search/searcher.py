@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class SearchResult(NamedTuple):
     not_ended: dict[str, int]  # loop -> sequences whose best hypothesis was cut off by max_seq_len
     references: dict[str, list[NDArray[Any]]] = {}  # layer -> labels of each sequence
     sinks: dict[str, Any] = {}  # path -> tensors that the layer passes on after the step
+    further: dict[str, NDArray[Any]] = {}  # what the function ``further`` of the searcher emitted
 
 
 class Searcher:
@@ -43,18 +44,29 @@ class Searcher:
     :param layers: paths
     :param with_losses: also compute the losses, which need targets
     :param references: layers whose labels the hypotheses are compared with
+    :param needed: layers whose values ``further`` takes
+    :param further: emits tensors from the graph of a batch, by name
     :raises ConfigError: there is no such layer, or its output is not a sequence of labels
     """
 
     def __init__(
-        self, net: Network, layers: Sequence[str], *, with_losses: bool = True, references: Sequence[Node] = ()
+        self,
+        net: Network,
+        layers: Sequence[str],
+        *,
+        with_losses: bool = True,
+        references: Sequence[Node] = (),
+        needed: Sequence[Node] = (),
+        further: Optional[Callable[[Lowered], dict[str, Any]]] = None,
     ) -> None:
         assert net.search, "the network is not planned for search"
         self.net = net
         self.nodes: dict[str, Node] = {name: searched_node(net.plan, name) for name in layers}
         self.with_losses = with_losses and bool(net.plan.losses)
         self._references = list(dict.fromkeys(references))
-        self._computed = list(dict.fromkeys([*self.nodes.values(), *self._references, *net.sink_nodes()]))
+        self._further = further
+        outputs = [*self.nodes.values(), *self._references, *needed, *net.sink_nodes()]
+        self._computed = list(dict.fromkeys(outputs))
         self.used_data_keys: list[str] = net.data_keys(self._computed, with_losses=self.with_losses)
         self._packer = Packer()
         self._function = net.feed_function(self._emit, self.used_data_keys)
@@ -68,7 +80,7 @@ class Searcher:
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        found, given, packed, not_ended, sinks = self._function(feed)
+        found, given, packed, not_ended, sinks, further = self._function(feed)
         hypotheses = {
             name: _split(labels.numpy(), lens.numpy(), None if scores is None else scores.numpy())
             for name, (labels, lens, scores) in found.items()
@@ -79,35 +91,38 @@ class Searcher:
         }
         losses = self._packer.unpack(packed.numpy()) if self.with_losses else None
         cut_off = {path: int(count) for path, count in not_ended.items()}
-        return SearchResult(hypotheses, losses, cut_off, references, sinks)
+        arrays = {name: value.numpy() for name, value in further.items()}
+        return SearchResult(hypotheses, losses, cut_off, references, sinks, arrays)
 
     def _emit(self, feed: dict[str, Any]) -> Any:
         graph = self.net.lower(feed, train=False, outputs=self._computed, with_losses=self.with_losses)
-        found = {name: self._hypotheses(graph, node) for name, node in self.nodes.items()}
-        given = {node.path: self._hypotheses(graph, node) for node in self._references}
+        found = {name: hypotheses_of(graph, node) for name, node in self.nodes.items()}
+        given = {node.path: hypotheses_of(graph, node) for node in self._references}
         packed = self._packer.pack(graph, {"total_loss": graph.total_loss})
+        further = {} if self._further is None else self._further(graph)
         graph.run_updates()
-        return found, given, packed, dict(graph.lowering.search.not_ended), graph.sinks
+        return found, given, packed, dict(graph.lowering.search.not_ended), graph.sinks, further
 
-    def _hypotheses(self, graph: Lowered, node: Node) -> tuple[Any, Any, Any]:
-        """Return labels [batch * beam, labels], their lengths [batch * beam], and scores [batch, beam] or None.
 
-        Without a beam, the scores are those of the decision, [batch, 1].
-        """
-        output = node.output
-        batch = output.batch_axis
-        assert batch is not None
-        first = [batch, *output.dynamic_axes]
-        labels = transpose(graph.values[node.path], first + [a for a in range(output.rank) if a not in first])
-        rows = tf.shape(labels)[:1]
-        lens = graph.lens_by_axis(output)
-        if output.rank == 1:
-            labels, count = tf.expand_dims(labels, 1), tf.ones(rows, tf.int32)
-        elif lens:
-            (count,) = lens.values()
-        else:
-            count = tf.shape(labels)[1]
-        return labels, tf.broadcast_to(count, rows), scores_of(graph.lowering, node)
+def hypotheses_of(graph: Lowered, node: Node) -> tuple[Any, Any, Any]:
+    """Return labels [batch * beam, labels], their lengths [batch * beam], and scores [batch, beam] or None.
+
+    Without a beam, the scores are those of the decision, [batch, 1].
+    """
+    output = node.output
+    batch = output.batch_axis
+    assert batch is not None
+    first = [batch, *output.dynamic_axes]
+    labels = transpose(graph.lowering.values.outputs[node], first + [a for a in range(output.rank) if a not in first])
+    rows = tf.shape(labels)[:1]
+    lens = graph.lens_by_axis(output)
+    if output.rank == 1:
+        labels, count = tf.expand_dims(labels, 1), tf.ones(rows, tf.int32)
+    elif lens:
+        (count,) = lens.values()
+    else:
+        count = tf.shape(labels)[1]
+    return labels, tf.broadcast_to(count, rows), scores_of(graph.lowering, node)
 
 
 def searched_node(plan: Plan, name: str) -> Node:

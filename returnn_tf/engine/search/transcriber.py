@@ -1,0 +1,186 @@
+"""Transcripts of a search: the hypotheses of a beam with times, confidence, and the parts of their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.engine.search.end_labels import without_end
+from returnn_tf.engine.search.labels import Labels
+from returnn_tf.engine.search.times import Times, frames_of_attention, frames_of_ctc, input_frames
+from returnn_tf.engine.search.transcript_graph import ENTROPY, POSTERIOR, TranscriptGraph
+from returnn_tf.engine.transcripts.best_path import Frames, frames_of_path
+from returnn_tf.engine.transcripts.confidence import entropy_confidence, posterior_confidence, posteriors
+from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece, Transcript
+
+
+class _Sequence(NamedTuple):
+    """What the graph gives for one sequence, its hypotheses best first.
+
+    :param labels: of each hypothesis, the label that ends the search included
+    :param scores: [hypotheses]; None without a search
+    :param times: value of the layer that tells times, without padding: of each hypothesis, or one for all
+    :param entropy: confidence of each step of the loop, of each hypothesis
+    :param parts: log scores of the labels by step, of each hypothesis
+    """
+
+    labels: list[list[int]]
+    scores: Optional[NDArray[Any]]
+    times: list[NDArray[Any]]
+    entropy: list[NDArray[Any]]
+    parts: dict[str, list[NDArray[Any]]]
+
+
+class Transcriber:
+    """Makes the transcripts of one layer of a network.
+
+    :param graph: whose function ``emit`` the searcher has
+    :param labels: of the layer
+    :param frame_seconds: seconds between the frames of the input; None: unknown
+    """
+
+    def __init__(self, graph: TranscriptGraph, labels: Labels, frame_seconds: Optional[float]) -> None:
+        self._labels = labels
+        self._frame_seconds = frame_seconds
+        self._options = graph.options
+        self._ends = graph.ends
+        self._times = graph.times
+
+    def transcripts(
+        self, tags: Sequence[str], found: Mapping[str, NDArray[Any]], feed: Mapping[str, Any]
+    ) -> list[Transcript]:
+        """Return the transcript of each sequence of a batch.
+
+        :param found: values of what `emit` returned
+        :param feed: of the batch, for the frames of the audio: the lengths of "data"
+        """
+        lens = feed.get("data/size0")
+        result = []
+        for row, tag in enumerate(tags):
+            frames = None if lens is None else int(lens[row])
+            result.append(self._transcript(tag, self._of_row(found, row, len(tags)), frames))
+        return result
+
+    def _of_row(self, found: Mapping[str, NDArray[Any]], row: int, count: int) -> _Sequence:
+        beam = len(found["labels"]) // count
+        scores = found["scores"][row] if "scores" in found else None
+        order = [0] if scores is None else np.argsort(-scores, kind="stable")
+        rows = [row * beam + int(entry) for entry in order]
+        lens = found["lens"]
+        times: list[NDArray[Any]] = []
+        if "times" in found:
+            own = rows if len(found["times"]) == len(found["labels"]) else [row] * len(rows)
+            for mine, labels_row in zip(own, rows):
+                size, value = int(found["frames"][mine]), found["times"][mine]
+                if self._times is not None and self._times.kind is Times.ATTENTION:
+                    times.append(value[: lens[labels_row], :size])
+                else:
+                    times.append(value[:size])
+        parts = {name: found["part " + name] for name in self._options.parts}
+        return _Sequence(
+            [[int(label) for label in found["labels"][each][: lens[each]]] for each in rows],
+            None if scores is None else scores[order],
+            times,
+            [found["entropy"][each] for each in rows] if "entropy" in found else [],
+            {name: [values[each][: found["steps"][each]] for each in rows] for name, values in parts.items()},
+        )
+
+    def _transcript(self, tag: str, sequence: _Sequence, input_len: Optional[int]) -> Transcript:
+        labels = [list(without_end(each, self._ends)) for each in sequence.labels]
+        frames = self._frames(sequence, labels)
+        seconds = self._seconds(sequence, input_len)
+        confidence = self._label_confidence(sequence, labels, frames)
+        pieces = [
+            _pieces(self._labels.each(own), of_own, seconds, sure)
+            for own, of_own, sure in zip(labels, frames, confidence)
+        ]
+        words = [self._labels.spelling.words(own) for own in pieces]
+        if sequence.scores is not None and len(labels) > 1 and self._options.confidence == POSTERIOR:
+            weights = posteriors([float(score) for score in sequence.scores])
+            pieces[0] = _with_posteriors(pieces, weights)
+            words[0] = _with_posteriors(words, weights)
+        hypotheses = []
+        for place, (own, of_words) in enumerate(zip(pieces, words)):
+            score = None if sequence.scores is None else float(sequence.scores[place])
+            parts = {name: float(values[place].sum()) for name, values in sequence.parts.items()}
+            by_label = {
+                name: [float(value) for value in values[place]]
+                for name, values in sequence.parts.items()
+                if len(values[place]) == len(sequence.labels[place])  # else steps without label have scores, too
+            }
+            hypotheses.append(Hypothesis(own, of_words, score, parts, by_label))
+        step = self._frame_seconds
+        return Transcript(tag, tuple(hypotheses), None if step is None or input_len is None else input_len * step)
+
+    def _frames(self, sequence: _Sequence, labels: list[list[int]]) -> list[Optional[Frames]]:
+        """Return the frames of the labels of each hypothesis."""
+        if self._times is None:
+            return [None] * len(labels)
+        if self._times.kind is Times.CTC:
+            return frames_of_ctc(sequence.times[0], labels, self._times.blank)
+        if self._times.kind is Times.ATTENTION:
+            return [frames_of_attention(value[: len(own)]) for value, own in zip(sequence.times, labels)]
+        return [frames_of_path([int(x) for x in path], own) for path, own in zip(sequence.times, labels)]
+
+    def _seconds(self, sequence: _Sequence, input_len: Optional[int]) -> Optional[float]:
+        """Return the seconds of a frame in which times are counted."""
+        step = self._frame_seconds
+        if self._times is None or step is None or input_len is None:
+            return None
+        axis = 1 if self._times.kind is Times.ATTENTION else 0
+        return step * input_frames(input_len, sequence.times[0].shape[axis])
+
+    def _label_confidence(
+        self, sequence: _Sequence, labels: list[list[int]], frames: list[Optional[Frames]]
+    ) -> list[Optional[list[float]]]:
+        """Return the confidence of the labels of each hypothesis, but for that by the beam."""
+        none: list[Optional[list[float]]] = [None] * len(labels)
+        is_path = self._times is not None and self._times.kind is Times.PATH
+        if sequence.entropy:
+            found = none
+            for place, (values, own, of_own) in enumerate(zip(sequence.entropy, labels, frames)):
+                if not is_path:
+                    found[place] = [float(value) for value in values[: len(own)]]
+                elif of_own is not None:
+                    found[place] = [float(values[first:past].min()) for first, past in of_own]
+            return found
+        if self._times is None or self._times.kind is not Times.CTC or len(labels) > 1:
+            return none
+        (own,), (of_own,) = labels, frames
+        if of_own is None:
+            return none
+        log_probs = sequence.times[0]
+        if self._options.confidence == ENTROPY:
+            by_frame = entropy_confidence(log_probs)
+            return [[float(by_frame[first:past].min()) for first, past in of_own]]
+        blank = self._times.blank % log_probs.shape[1]
+        return [
+            [
+                float(np.exp(log_probs[first:past, label + (label >= blank)].max()))
+                for label, (first, past) in zip(own, of_own)
+            ]
+        ]
+
+
+def _pieces(
+    names: Sequence[str], frames: Optional[Frames], seconds: Optional[float], confidence: Optional[Sequence[float]]
+) -> tuple[Piece, ...]:
+    pieces = []
+    for place, name in enumerate(names):
+        sure = None if confidence is None else min(max(confidence[place], 0.0), 1.0)
+        if frames is None or seconds is None:
+            pieces.append(Piece(name, confidence=sure))
+        else:
+            first, past = frames[place]
+            pieces.append(Piece(name, first * seconds, past * seconds, sure))
+    return tuple(pieces)
+
+
+def _with_posteriors(hypotheses: Sequence[Sequence[Piece]], weights: NDArray[np.float64]) -> tuple[Piece, ...]:
+    """Return the labels or words of the best hypothesis with their posteriors in the beam."""
+    texts = [[piece.text for piece in own] for own in hypotheses]
+    sure = posterior_confidence(texts, weights)
+    return tuple(Piece(piece.text, piece.start, piece.end, value) for piece, value in zip(hypotheses[0], sure))

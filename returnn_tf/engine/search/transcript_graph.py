@@ -1,0 +1,210 @@
+"""What the graph of a search gives for transcripts: hypotheses, and the values of layers that tell times and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional, cast
+
+from returnn_tf.compiler.lower import Lowered
+from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.config.errors import SearchError, did_you_mean
+from returnn_tf.engine.search.end_labels import end_labels, loop_of_search
+from returnn_tf.engine.search.searcher import hypotheses_of, searched_node
+from returnn_tf.engine.search.times import Times, TimesLayer, times_layer
+from returnn_tf.graph.layer import Node
+from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.ops.activations import safe_log
+from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.tensor import Data
+from returnn_tf.util.lazy_tf import tf
+
+POSTERIOR, ENTROPY = "posterior", "entropy"
+
+
+@dataclass(frozen=True)
+class TranscriptOptions:
+    """What transcripts hold.
+
+    :param times: layer that tells the times of labels; None: the best that there is
+    :param confidence: "posterior" or "entropy"
+    :param parts: name -> (layer of the loop with log scores or probabilities of the labels, weight)
+    """
+
+    times: Optional[str] = None
+    confidence: str = POSTERIOR
+    parts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+
+
+class TranscriptGraph:
+    """Emits what the transcripts of one layer are made of.
+
+    :param plan: planned for search, with the outputs `wanted_layers`
+    :param layer: path of the layer with the hypotheses, or with the best one
+    """
+
+    def __init__(self, plan: Plan, layer: str, options: TranscriptOptions) -> None:
+        self.options = options
+        self._node = beam_of(searched_node(plan, layer))
+        #: The labels that end the search.
+        self.ends = end_labels(plan, self._node, self._node.output)
+        #: What tells the times; None if nothing does.
+        self.times = times_layer(plan, self._node, options.times)
+        self._loop = loop_of_search(plan, self._node)
+        there = plan.by_path()
+        self._times_node = None if self.times is None else _there(there, self.times.path, "search_times")
+        self._parts = {
+            name: _there(there, path, "search_score_layers[%r]" % name) for name, (path, _) in options.parts.items()
+        }
+        self._layers = plan.layers  # the layers as such; by_path has their values outside of loops
+        self._chosen: Optional[Node] = None
+        self._chosen_from: Optional[Node] = None
+        self._are_probs = False
+        if options.parts and self._loop is not None and self._loop.search is not None:
+            path = self._loop.search.choices[0].path
+            self._chosen = there.get(path) or _there(there, self._loop.path, "search_score_layers")
+        if self.times is not None and self.times.kind is Times.ATTENTION:
+            _check_weights(self._times_node)
+        if options.confidence == ENTROPY and self._loop is not None and self._loop.search is not None:
+            choice = self._loop.search.choices[0]
+            self._chosen_from = _there(there, choice.sources[0].path, "search_confidence")
+            self._are_probs = cast(ChoiceLayer, choice.layer).input_type == "prob"
+
+    @property
+    def needed(self) -> list[Node]:
+        """Return the layers whose values `emit` takes."""
+        nodes = [self._node, self._times_node, self._chosen, self._chosen_from, *self._parts.values()]
+        return list(dict.fromkeys(node for node in nodes if node is not None))
+
+    def emit(self, graph: Lowered) -> dict[str, Any]:
+        """Emit what transcripts are made of; all [rows, ...], a row for each hypothesis or for each sequence."""
+        labels, lens, scores = hypotheses_of(graph, self._node)
+        found = {"labels": labels, "lens": lens}
+        if scores is not None:
+            found["scores"] = scores
+        if self.times is not None and self._times_node is not None:
+            found.update(self._emit_times(graph, self.times, self._times_node))
+        if self._chosen_from is not None:
+            probs = _by_step(graph, self._chosen_from)
+            log_probs = safe_log(probs) if self._are_probs else probs
+            log_probs = tf.nn.log_softmax(log_probs)
+            entropy = -tf.reduce_sum(tf.math.multiply_no_nan(log_probs, tf.exp(log_probs)), axis=-1)
+            found["entropy"] = 1.0 - entropy / tf.math.log(tf.cast(tf.shape(probs)[-1], entropy.dtype))
+        for name, node in self._parts.items():
+            assert self._chosen is not None
+            values = _by_step(graph, node)
+            chosen, found["steps"], _ = hypotheses_of(graph, self._chosen)
+            values = tf.gather(values, chosen, batch_dims=2)
+            log_scores = safe_log(values) if self._gives_probs(node) else values
+            found["part " + name] = self.options.parts[name][1] * log_scores
+        return found
+
+    def _emit_times(self, graph: Lowered, times: TimesLayer, node: Node) -> dict[str, Any]:
+        data, lens = node.output, graph.lens_by_axis(node.output)
+        value = graph.lowering.values.outputs[node]
+        assert data.batch_axis is not None
+        if times.kind is Times.ATTENTION:
+            keys = data.rank - 1
+            steps = next(axis for axis in data.dynamic_axes if axis != keys)
+            rest = [axis for axis in range(data.rank) if axis not in (data.batch_axis, steps, keys)]
+            value = transpose(value, [data.batch_axis, steps, keys, *rest])
+            value = tf.exp(value) if self._layers[node.path].layer.in_log_space else value
+            value = tf.reduce_mean(value, axis=list(range(3, data.rank)))  # of the heads
+            frames = keys
+        else:
+            assert data.time_axis is not None
+            frames = data.time_axis
+            last = [] if data.feature_axis is None else [data.feature_axis]
+            value = transpose(value, [data.batch_axis, frames, *last])
+            if times.kind is Times.CTC:
+                value = tf.nn.log_softmax(safe_log(value) if self._gives_probs(node) and not times.is_log else value)
+        size = tf.shape(value)[2 if times.kind is Times.ATTENTION else 1]
+        return {"times": value, "frames": tf.broadcast_to(lens.get(frames, size), tf.shape(value)[:1])}
+
+    def _gives_probs(self, node: Node) -> bool:
+        """Return whether the values are probabilities, rather than their logs."""
+        layer = self._layers[node.path].layer
+        return layer.activation == "softmax" or (layer.normalizes_features and layer.activation != "log_softmax")
+
+
+def wanted_layers(plan: Plan, layer: str, options: TranscriptOptions) -> list[str]:
+    """Return the paths of layers in loops whose values are needed for all steps: outputs of the plan to search with.
+
+    :param plan: planned for search
+    :raises ConfigError: the options name a layer that is not there or does not fit
+    """
+    node = beam_of(searched_node(plan, layer))
+    if not node.output.sparse:
+        raise SearchError(
+            "search_output_layer: layer %r has no labels, so there is no transcript. Choose the format 'txt' or 'py'."
+            % layer
+        )
+    found = times_layer(plan, node, options.times)
+    paths = [] if found is None else [found.path]
+    loop = loop_of_search(plan, node)
+    for name, (path, _) in options.parts.items():
+        if path not in plan.layers:
+            raise SearchError(
+                "search_score_layers[%r]: there is no layer %r. %s" % (name, path, did_you_mean(path, plan.layers))
+            )
+        if loop is None or not path.startswith(loop.path + "/"):
+            raise SearchError(
+                "search_score_layers[%r]: layer %r is not inside of the loop that searches for %r, where the scores of "
+                "its labels are." % (name, path, layer)
+            )
+        paths.append(path)
+    if options.confidence == ENTROPY and loop is not None and loop.search is not None:
+        sources = loop.search.choices[0].sources
+        if len(sources) != 1:
+            raise SearchError(
+                "search_confidence = 'entropy' needs a choice from one source, but %r has %d. Use 'posterior'."
+                % (loop.search.choices[0].path, len(sources))
+            )
+        paths.append(sources[0].path)
+    return [path for path in dict.fromkeys(paths) if "/" in path]
+
+
+def beam_of(node: Node) -> Node:
+    """Return the layer with all hypotheses behind a decision; the layer itself where there are none."""
+    todo, seen = [node], {node}
+    while todo:
+        current = todo.pop(0)
+        if current.output.beam is not None:
+            return current if _are_labels(current.output) else node
+        if not current.layer.decides:
+            continue
+        fresh = [source for source in current.sources if source not in seen]
+        todo += fresh
+        seen.update(fresh)
+    return node
+
+
+def _are_labels(data: Data) -> bool:
+    return data.sparse and data.rank <= 2
+
+
+def _there(layers: Mapping[str, Node], path: str, setting: str) -> Node:
+    if path not in layers:
+        raise SearchError("%s: the values of layer %r are not known outside of its loop." % (setting, path))
+    return layers[path]
+
+
+def _check_weights(node: Optional[Node]) -> None:
+    """Check that a layer has weights for each step and frame.
+
+    :raises ConfigError: it has other axes
+    """
+    assert node is not None
+    if node.output.batch_axis is None or len(node.output.dynamic_axes) != 2:
+        raise SearchError(
+            "search_times: layer %r %s has no attention weights for each label and frame." % (node.path, node.output)
+        )
+
+
+def _by_step(graph: Lowered, node: Node) -> Any:
+    """Return the scores of labels in each step, [rows, steps, labels]."""
+    data = node.output
+    axes = [axis for axis in data.dynamic_axes if axis != data.feature_axis]
+    if data.batch_axis is None or data.feature_axis is None or len(axes) != 1 or data.rank != 3:
+        raise SearchError("Layer %r %s does not have scores of labels for each step." % (node.path, data))
+    return transpose(graph.lowering.values.outputs[node], [data.batch_axis, axes[0], data.feature_axis])

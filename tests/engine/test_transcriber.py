@@ -1,0 +1,207 @@
+"""Transcripts of searches: times from CTC, attention and choices by frame, confidence, and the parts of scores."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.requested import with_outputs
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.search.labels import Labels
+from returnn_tf.engine.search.searcher import Searcher
+from returnn_tf.engine.search.times import Times, frames_of_attention, frames_of_ctc, input_frames
+from returnn_tf.engine.search.transcriber import Transcriber
+from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
+
+NAMES = ["th@@", "e", "cat", "</s>"]
+BLANK = END = 3
+#: What is said in each frame: "th@@ e cat", and "cat cat".
+FRAMES = [[3, 0, 0, 3, 1, 3, 3, 2, 2, 2], [2, 3, 3, 2]]
+SECONDS = 0.5
+
+CTC: dict[str, Any] = {
+    "ctc": {"class": "activation", "activation": "softmax", "from": "data", "loss": "ctc", "target": "classes"},
+}
+GREEDY = {**CTC, "output": {"class": "ctc_greedy", "from": "ctc", "target": "classes"}}
+#: Each frame chooses a label or the blank.
+FRAMEWISE: dict[str, Any] = {
+    "output": {
+        "class": "rec", "from": "data", "target": "classes", "unit": {
+            "output": {"class": "choice", "from": "data:source", "input_type": "logits", "beam_size": 4},
+        },
+    },
+    "is_label": {"class": "compare", "kind": "not_equal", "value": BLANK, "from": "output"},
+    "picked": {"class": "masked_computation", "mask": "is_label", "from": "output", "unit": {"class": "copy"}},
+    "decision": {"class": "decide", "from": "picked", "is_output_layer": True},
+}  # fmt: skip
+#: Step i attends to the frames of label i of the first sequence, and finds it; then comes the end.
+ATTENTION: dict[str, Any] = {
+    "keys": {"class": "activation", "activation": "softmax", "from": "data"},
+    "output": {
+        "class": "rec", "from": [], "target": "classes", "max_seq_len": 4, "include_eos": True, "unit": {
+            "output": {"class": "choice", "from": "prob", "input_type": "prob", "beam_size": 3, "initial_output": 0},
+            "end": {"class": "compare", "from": "output", "value": END},
+            "energy": {"class": "gather", "from": "base:data", "position": ":i", "axis": "F"},
+            "weights": {"class": "softmax_over_spatial", "from": "energy"},
+            "context": {"class": "generic_attention", "weights": "weights", "base": "base:keys"},
+            "prob": {"class": "activation", "activation": "softmax", "from": "scaled"},
+            "scaled": {"class": "eval", "from": "context", "eval": "6.0 * source(0)"},
+        },
+    },
+    "decision": {"class": "decide", "from": "output", "is_output_layer": True},
+}  # fmt: skip
+JOINT: dict[str, Any] = {
+    **CTC,
+    **ATTENTION,
+    "output": {**ATTENTION["output"], "target": "labels", "unit": {
+        **ATTENTION["output"]["unit"], "output": {**ATTENTION["output"]["unit"]["output"], "target": "labels"},
+    }},
+    "labels_raw": {
+        "class": "reinterpret_data", "set_sparse_dim": 4, "from": "data:classes", "register_as_extern_data": "labels",
+    },
+}  # fmt: skip
+
+
+def feed(count: int = 2) -> dict[str, Any]:
+    """Return scores with which each frame is almost sure of its label."""
+    size = max(map(len, FRAMES[:count]))
+    data = np.zeros([count, size, len(NAMES)], "float32")
+    for row, labels in enumerate(FRAMES[:count]):
+        data[row, np.arange(len(labels)), labels] = 5.0
+    return {"data": data, "data/size0": np.array([len(labels) for labels in FRAMES[:count]], "int32")}
+
+
+def transcripts(network: dict[str, Any], layer: str, count: int = 2, **options: Any) -> tuple[Any, TranscriptGraph]:
+    size = 4 if "ctc" not in network else 3
+    extern_data = {"data": {"dim": 4}, "classes": {"dim": size, "sparse": True}}
+    config = Config({"network": network, "extern_data": extern_data, "behavior_version": 21})
+    given = TranscriptOptions(**options)
+    wanted = wanted_layers(plan_from_config(config, search=True), layer, given)
+    net = Network.from_config(with_outputs(config, wanted), search=True)
+    graph = TranscriptGraph(net.plan, layer, given)
+    searcher = Searcher(net, [layer], with_losses=False, needed=graph.needed, further=graph.emit)
+    batch = feed(count)
+    result = searcher.run(searcher.tensors(batch))
+    return Transcriber(graph, Labels(NAMES), SECONDS).transcripts(["a", "b"][:count], result.further, batch), graph
+
+
+def timed(pieces: Any) -> list[tuple[str, Optional[float], Optional[float]]]:
+    return [(piece.text, piece.start, piece.end) for piece in pieces]
+
+
+def test_greedy_ctc():
+    (first, second), graph = transcripts(GREEDY, "output")
+    assert graph.times.kind is Times.CTC
+    assert timed(first.best.labels) == [("th@@", 0.5, 1.5), ("e", 2.0, 2.5), ("cat", 3.5, 5.0)]
+    assert timed(first.best.words) == [("the", 0.5, 2.5), ("cat", 3.5, 5.0)]
+    assert timed(second.best.words) == [("cat", 0.0, 0.5), ("cat", 1.5, 2.0)]
+    assert (first.duration, second.duration) == (5.0, 2.0)
+    sure = np.exp(5) / (np.exp(5) + 3)
+    np.testing.assert_allclose([word.confidence for word in first.best.words], sure, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_greedy_ctc_by_entropy():
+    (first, _), _ = transcripts(GREEDY, "output", confidence="entropy")
+    p, q = np.exp(5) / (np.exp(5) + 3), 1 / (np.exp(5) + 3)
+    expected = 1 + (p * np.log(p) + 3 * q * np.log(q)) / np.log(4)
+    np.testing.assert_allclose([label.confidence for label in first.best.labels], expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_labels_chosen_frame_by_frame():
+    (first, second), graph = transcripts(FRAMEWISE, "decision")
+    assert graph.times.kind is Times.PATH
+    assert timed(second.best.words) == [("cat", 0.0, 0.5), ("cat", 1.5, 2.0)]
+    assert timed(first.best.labels)[0] == ("th@@", 0.5, 1.0)
+    assert len(second.hypotheses) == 4
+
+
+@pytest.mark.slow
+def test_posterior_of_the_beam():
+    """All frames choose independently, so the confidence of a label is the share of its hypotheses in the beam."""
+    (_, second), _ = transcripts(FRAMEWISE, "decision")
+    scores = np.array([each.score for each in second.hypotheses])
+    weights = np.exp(scores) / np.exp(scores).sum()
+    texts = [[label.text for label in each.labels] for each in second.hypotheses]
+    expected = sum(weight for weight, text in zip(weights, texts) if text[-1:] == ["cat"])
+    np.testing.assert_allclose(second.best.labels[-1].confidence, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_attention():
+    (first,), graph = transcripts(ATTENTION, "decision", count=1)
+    assert graph.times.kind is Times.ATTENTION and graph.times.path == "output/weights"
+    assert timed(first.best.words) == [("the", 0.5, 2.5), ("cat", 3.5, 5.0)]
+
+
+@pytest.mark.slow
+def test_ctc_is_preferred_to_attention():
+    """The labels of the decoder are those of CTC, and the end."""
+    (first,), graph = transcripts(JOINT, "decision", count=1)
+    assert graph.times.kind is Times.CTC and graph.times.path == "ctc"
+    assert timed(first.best.words) == [("the", 0.5, 2.5), ("cat", 3.5, 5.0)]
+
+
+@pytest.mark.slow
+def test_entropy_of_a_decoder_and_parts_of_scores():
+    (first,), _ = transcripts(ATTENTION, "decision", 1, confidence="entropy", parts={"decoder": ("output/prob", 0.5)})
+    best = first.best
+    assert len(best.label_parts["decoder"]) == len(best.labels) + 1  # and the end
+    np.testing.assert_allclose(best.parts["decoder"], sum(best.label_parts["decoder"]), rtol=1e-5)
+    assert all(0 < label.confidence < 1 for label in best.labels)
+    assert best.words[0].confidence == min(label.confidence for label in best.labels[:2])
+    # Without length normalisation, the parts would be the score: it is divided by the number of steps.
+    np.testing.assert_allclose(best.parts["decoder"] / 0.5 / 4, best.score, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "network, layer, options, message",
+    [
+        (ATTENTION, "decision", {"times": "output/weight"}, "Did you mean 'output/weights'"),
+        (ATTENTION, "decision", {"times": "decision"}, "tells no times"),
+        (ATTENTION, "decision", {"times": "output/context"}, "no attention weights for each label and frame"),
+        (
+            ATTENTION,
+            "decision",
+            {"parts": {"lm": ("output/lm", 1.0)}},
+            "'lm'.*no layer 'output/lm'",
+        ),
+        (
+            ATTENTION,
+            "decision",
+            {"parts": {"lm": ("keys", 1.0)}},
+            "not inside of the loop that searches",
+        ),
+        (ATTENTION, "decision", {"parts": {"lm": ("output/end", 1.0)}}, "does not have scores of labels for each step"),
+        (ATTENTION, "keys", {}, "has no labels, so there is no transcript"),
+    ],
+)
+def test_options_that_do_not_fit(network, layer, options, message):
+    with pytest.raises(ConfigError, match=message):
+        transcripts(network, layer, 1, **options)
+
+
+def test_frames_of_ctc_labels_of_a_blank_in_front():
+    scores = np.log(np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]))
+    assert frames_of_ctc(scores, [[0, 1], [2]], 0) == [((1, 2), (2, 3)), None]  # there is no label 2
+    assert frames_of_ctc(scores, [[1]], -3) == [((1, 3),)]  # a blank in frame 1 would be as good
+
+
+def test_frames_of_attention_leave_out_frames_without_much_weight():
+    weights = np.array([[0.02, 0.9, 0.02, 0.02, 0.02, 0.02], [0.1, 0.1, 0.05, 0.05, 0.4, 0.3]])
+    assert frames_of_attention(weights) == ((1, 2), (4, 6))
+    assert frames_of_attention(np.zeros([0, 4])) == ()
+    assert frames_of_attention(np.ones([3, 2])) is None
+
+
+@pytest.mark.parametrize(
+    "given, found, ratio",
+    [(100, 100, 1), (101, 51, 2), (97, 24, 4), (98, 24, 4), (7, 3, 2), (10, 20, 0.5), (16000, 98, 163)],
+)
+def test_frames_of_the_input(given, found, ratio):
+    assert input_frames(given, found) == pytest.approx(ratio, rel=0.01)
