@@ -1,11 +1,12 @@
 """Beam search with a Transformer decoder: this checkout against another one, and the time per label over the length.
 
-    python bench/transformer_search.py [--against CHECKOUT] [--rounds N] [--beam K] [--batch N] [--labels N]
+    python bench/transformer_search.py [--against CHECKOUT | --quantize int8] [--rounds N] [--beam K] [--batch N]
 
 A decoder of 6 layers (512, 8 heads, feed-forward 2048) over 30 encoder frames; no hypothesis ends before the last of
 100 labels. Each side runs in a process of its own, in turn. The speed counts the labels of the best hypotheses; both
 sides must find the same ones with the same scores. The growth is the time of the second half of the labels over that of
-the first one: 1 if nothing is recomputed or copied with the history, 3 where all of the time is.
+the first one: 1 if nothing is recomputed or copied with the history, 3 where all of the time is. With --quantize, the
+other side is the same search with matrices of int8.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Callable
 import numpy as np
 from workers import HERE, Worker, serve
 
-ASKED = 3.0
+ASKED, ASKED_OF_INT8 = 3.0, 1.6
 LAYERS, DIM, HEADS, HIDDEN, FRAMES = 6, 512, 8, 2048, 30
 
 
@@ -87,6 +88,7 @@ def searching(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
             "extern_data": {"data": {"dim": DIM}, "classes": {"dim": args.labels, "sparse": True}},
             "network": network(args.beam, args.labels, steps),
             "behavior_version": 21,
+            "quantize": args.quantize,
         })  # fmt: skip
         net = returnn_tf.Network.from_config(config, search=True)
         values = np.random.RandomState(3)
@@ -122,6 +124,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cpu", action="store_true", help="count CPU seconds: for a machine with other load")
+    parser.add_argument("--quantize", choices=["int8"], help="compare with the same search in this type")
     parser.add_argument("--worker", metavar="CHECKOUT", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -133,11 +136,16 @@ def main() -> None:
 
 def report(args: argparse.Namespace) -> None:
     """Print the speeds."""
-    checkouts = {"here": os.path.dirname(HERE), **({"other": args.against} if args.against else {})}
+    here = os.path.dirname(HERE)
+    sides: dict[str, list[str]] = {"here": [here]}
+    if args.quantize:
+        sides = {args.quantize: [here, "--quantize", args.quantize], "float32": [here]}
+    elif args.against:
+        sides["other"] = [args.against]
     workers = []
-    for name, checkout in checkouts.items():
+    for name, side in sides.items():
         options = [arg for key in ("beam", "batch", "labels", "steps") for arg in ("--" + key, str(getattr(args, key)))]
-        options += ["--worker", checkout]
+        options += ["--worker", *side]
         workers.append(Worker(name, sys.executable, "transformer_search.py", options, args.threads, args.cpu))
         workers[-1].wait()
     results: list[Any] = []
@@ -154,10 +162,11 @@ def report(args: argparse.Namespace) -> None:
         grown = worker.last["grown_mb"]
         print("%-8s %12.1f %12.1f %8.2f %9.0f MB" % (worker.name, ms, speed, (full - half) / half, grown))
     if len(workers) == 2:
-        same = sentences_alike(*results)
         ratios = [b / a for a, b in zip(workers[0].times["all"], workers[1].times["all"])]
-        print("ratio %.2f, asked >= %.1f" % (float(np.median(ratios)), ASKED))
-        print("same scores; %d of %d best hypotheses have the same labels, the others tie" % (same, args.batch))
+        print("ratio %.2f, asked >= %.1f" % (float(np.median(ratios)), ASKED_OF_INT8 if args.quantize else ASKED))
+        if not args.quantize:
+            same = sentences_alike(*results)
+            print("same scores; %d of %d best hypotheses have the same labels, the others tie" % (same, args.batch))
     for worker in workers:
         worker.close()
 

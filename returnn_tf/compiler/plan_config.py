@@ -12,6 +12,7 @@ from returnn_tf.config.errors import ConfigError, ConfigFileError, DimError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.user_code import using_config
+from returnn_tf.graph.quantization import quantization_of
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Dim, empty_data_keys, extern_data_options, parse_extern_data
 
@@ -47,11 +48,16 @@ def plan_from_config(
             "mixed_precision = %r needs parameters of float32, but float_dtype is %r. Remove one of them."
             % (settings.mixed_precision, settings.float_dtype)
         )
-    semantics = Semantics(settings.float_dtype, settings.mixed_precision or None, settings.behavior_version)
+    semantics = Semantics(
+        settings.float_dtype,
+        settings.mixed_precision or None,
+        settings.behavior_version,
+        quantization_of(config),
+    )
     with using_config(config):
         sized_dims: dict[Dim, Dim] = {}
         extern_data = parse_extern_data(extern_data_options(declared), settings.float_dtype, sized_dims)
-        return plan_network(
+        plan = plan_network(
             network,
             extern_data,
             sized_dims=sized_dims,
@@ -64,6 +70,8 @@ def plan_from_config(
             default_target=settings.target,
             empty_data_keys=empty_data_keys(declared),
         )
+        assert plan.int8 is not None  # raises an error for a wrong setting
+        return plan
 
 
 #: What configs define whose model is code of another backend.

@@ -521,6 +521,13 @@ class Layer(Sealable):
         """
         return {}
 
+    def channel_axes(self) -> Mapping[str, int]:
+        """Return the matrices that are read as products or rows of labels alone, which int8 may stand for.
+
+        :return: parameter -> the axis of its channels: the features of a product, or the labels whose rows are read
+        """
+        return {name: 0 if transposed else 1 for name, transposed in self.factors().items()}
+
     def differentiates_by(self) -> Sequence[Node]:
         """Return the layers by whose values this one may take a derivative; later ops then really start from these."""
         return ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Optional
 
+from returnn_tf.graph.quantization import Quantization
+
 
 @dataclasses.dataclass(frozen=True)
 class Semantics:
@@ -14,8 +16,10 @@ class Semantics:
     :param product_dtype: type in which products of float32 and their activations are computed, by the setting
         ``mixed_precision``; None: float32
     :param behavior_version: selects between old and new defaults
+    :param quantization: which parameters are stored as int8; None: none
     """
 
     float_dtype: str = "float32"
     product_dtype: Optional[str] = None
     behavior_version: int = 0
+    quantization: Optional[Quantization] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 from returnn_tf.native.decoding.search import PackedMatrix
 from returnn_tf.native.dispatch import form
@@ -10,6 +10,7 @@ from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.product import ops_for_frames, product_of_frames
 from returnn_tf.ops.activations import get_activation, may_reduce
 from returnn_tf.ops.after_product import bias_and_activation
+from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.util.lazy_tf import tf
 
@@ -17,16 +18,18 @@ from returnn_tf.util.lazy_tf import tf
 class Matrix(NamedTuple):
     """Weights.
 
-    :param values: [in, out], or [out, in] if ``transposed``
-    :param packed: the same in the order of a native op for few rows; None: not packed
+    :param values: [in, out], or [out, in] if ``transposed``; None: only those of int8 are stored
+    :param packed: the same in the order of a native op for few rows, or of int8; None: neither
     """
 
     values: Any
     transposed: bool = False
-    packed: Optional[PackedMatrix] = None
+    packed: Union[PackedMatrix, Int8Matrix, None] = None
 
     def rows(self, labels: Any) -> Any:
         """Look up a row [out] for each label."""
+        if isinstance(self.packed, Int8Matrix):
+            return self.packed.rows(labels)
         return tf.gather(tf.transpose(self.values) if self.transposed else self.values, labels)
 
 
@@ -38,6 +41,16 @@ def _ops_for(x: Any, w: Matrix, axis: int, train: bool) -> Any:
     return train and axis in (x.shape.rank - 1, -1) and ops_for_frames(x, w.values)
 
 
+def _over_last(x: Any, axis: int) -> Any:
+    """Move an axis to the end."""
+    rank = x.shape.rank
+    return x if axis in (-1, rank - 1) else tf.transpose(x, [*(i for i in range(rank) if i != axis), axis])
+
+
+@form(
+    lambda _, x, w, axis=-1, **__: w.packed.product(_over_last(x, axis)),
+    where=lambda x, w, axis=-1, *, train: isinstance(w.packed, Int8Matrix),
+)
 @form(
     lambda packed, x, *_, **__: packed.product(x),
     where=lambda x, w, axis=-1, *, train: _is_of_rows(x, axis) and w.packed,

@@ -33,7 +33,18 @@ from returnn_tf.engine.update import dynamic_learning_rate
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.engine.update.optimizers import optimizer_class
 from returnn_tf.engine.update.update_guard import spike_options
+from returnn_tf.graph.quantization import quantization_of, refusal_to_train
 from returnn_tf.tensor import extern_data_options, parse_extern_data
+
+
+def _quantization(config: Config) -> None:
+    """Read ``quantize``.
+
+    :raises ConfigError: a mistake in it; or the task trains
+    """
+    if quantization_of(config) is not None and TaskSettings(config).task == "train":
+        raise refusal_to_train(NetworkSettings(config).describe_source("quantize"))
+
 
 #: Functions of a config that read the options in a dict, and raise `ConfigError` for a mistake in it.
 _READERS: tuple[Callable[[Config], Any], ...] = (
@@ -50,6 +61,7 @@ _READERS: tuple[Callable[[Config], Any], ...] = (
     profile_options,
     distributed_options,
     cache_options,
+    _quantization,
 )
 
 

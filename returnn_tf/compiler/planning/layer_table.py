@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from returnn_tf.graph.int8_variable import Int8Spec
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.param_spec import ParamSpec
@@ -14,14 +15,19 @@ from returnn_tf.util.html import Html, paragraph, table
 HEADER = ("layer", "class", "output", "dtype", "parameters", "time")
 
 
-def layers_html(nodes: Sequence[Node], losses: Sequence[LossNode], params: Mapping[str, ParamSpec]) -> Html:
+def layers_html(
+    nodes: Sequence[Node], losses: Sequence[LossNode], params: Mapping[str, ParamSpec], int8: Mapping[str, Int8Spec]
+) -> Html:
     """Return the table of the layers, then losses and totals, as HTML."""
-    lines = [*loss_lines(losses), totals(nodes, params)]
-    return Html(table(HEADER, [layer_row(node) for node in nodes], numbers=[4]) + "".join(map(paragraph, lines)))
+    lines = [*loss_lines(losses), totals(nodes, params, int8)]
+    return Html(table(HEADER, [layer_row(node, int8) for node in nodes], numbers=[4]) + "".join(map(paragraph, lines)))
 
 
-def layer_row(node: Node) -> Sequence[str]:
-    """Return the cells of a layer."""
+def layer_row(node: Node, int8: Mapping[str, Int8Spec]) -> Sequence[str]:
+    """Return the cells of a layer.
+
+    :param int8: the parameters that are stored as int8, by name
+    """
     data = node.output
     count = sum(spec.size for spec in node.owned)
     return (
@@ -29,7 +35,7 @@ def layer_row(node: Node) -> Sequence[str]:
         "data" if node.extern_key is not None else node.layer.class_name,
         show_axes(data),
         data.dtype + (" of %s" % (data.sparse_dim.size or "?") if data.sparse_dim is not None else ""),
-        f"{count:,}" if count else "",
+        (f"{count:,}" if count else "") + " (int8)" * any(spec.name in int8 for spec in node.owned),
         _time_change(node),
     )
 
@@ -66,13 +72,23 @@ def loss_lines(losses: Sequence[LossNode]) -> list[str]:
     return lines
 
 
-def totals(nodes: Sequence[Node], params: Mapping[str, ParamSpec]) -> str:
-    """Return the numbers of layers and parameters, and the memory of these."""
+def totals(nodes: Sequence[Node], params: Mapping[str, ParamSpec], int8: Mapping[str, Int8Spec]) -> str:
+    """Return the numbers of layers and parameters, and the memory of these.
+
+    :param int8: the parameters that are stored as int8, by name
+    """
     count = sum(p.size for p in params.values())
     layers = sum(node.extern_key is None for node in nodes)
     trainable = sum(p.size for p in params.values() if p.trainable)
-    size = count * 4 / 1024.0
     text = "%s, %s in %s" % (counted(layers, "layer"), counted(count, "parameter"), counted(len(params), "array"))
     if trainable != count:
         text += " (%s trainable)" % f"{trainable:,}"
-    return text + (", %.1f KiB as float32" % size if size < 1024 else ", %.1f MiB as float32" % (size / 1024.0))
+    text += ", %s as float32" % _memory(4 * count)
+    if int8:
+        stored = 4 * count + sum(spec.size - 4 * spec.param.size for spec in int8.values())
+        text += "; %s with %s of int8" % (_memory(stored), counted(len(int8), "array"))
+    return text
+
+
+def _memory(size: int) -> str:
+    return "%.1f KiB" % (size / 2**10) if size < 2**20 else "%.1f MiB" % (size / 2**20)

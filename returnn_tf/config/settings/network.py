@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.behavior_versions import NEWEST_VERSION
 from returnn_tf.config.options import at_least
@@ -40,6 +40,11 @@ class NetworkSettings(SettingGroup):
         help="type of matrix products, convolutions and their activations; parameters, losses, softmax, norms and "
         "reductions stay float32",
         choices=(None, "bfloat16", "float16"),
+    )
+    quantize: Union[None, str, dict[str, Any]] = setting(
+        None,
+        help="'int8', or {'dtype': 'int8', 'exclude': [layers or patterns]}: matrices are stored as int8, and what is "
+        "multiplied with them is rounded to int8; not in training",
     )
     jit_compile: bool = setting(
         False, help="whether XLA compiles the steps of training and evaluation, once per shape of a batch"

@@ -24,6 +24,7 @@ from returnn_tf.engine.update.gradients import Gradients
 from returnn_tf.engine.update.loss_scaling import LossScaling
 from returnn_tf.engine.update.update_guard import UpdateGuard
 from returnn_tf.engine.update.updater import Updater
+from returnn_tf.graph.quantization import refusal_to_train
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -47,6 +48,8 @@ class StepTrainer:
         self.world = start(config) if world is None else world
         self.ranks = ranks_for(self.world, config, net)
         _check_meta_losses(net, config)
+        if net.plan.semantics.quantization is not None:
+            raise refusal_to_train(NetworkSettings(config).describe_source("quantize"))
         if net.jit_compile and self.world.size > 1:
             raise SettingError("jit_compile: XLA can't exchange gradients between processes. Remove jit_compile.")
         self.updater = Updater(net, config)

@@ -18,7 +18,7 @@ from returnn_tf.ops.activations import check_activation, is_named, is_over_featu
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.gradients import drop_large_gradients
 from returnn_tf.ops.mixed_precision import full
-from returnn_tf.ops.product import Matrix, dense, product
+from returnn_tf.ops.product import dense, product
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.parts import Parts
 
@@ -74,12 +74,12 @@ class LinearLayer(ConcatInputLayer):
         x = self.emit_input(ctx)
         bias, data = ctx.param("b") if self.with_bias else None, ctx.output
         if self.input.sparse_dim is not None:
-            xw = Matrix(ctx.param("W"), self.use_transposed_weights).rows(x)
+            xw = matrix(ctx, "W", transposed=self.use_transposed_weights).rows(x)
         else:
-            w, axis = matrix(ctx, "W"), self.input.feature_axis
+            w, axis = matrix(ctx, "W", transposed=self.use_transposed_weights), self.input.feature_axis
             assert axis is not None
             xw = product(x, w, axis, train=ctx.train)
-            if self._is_plain_product():
+            if self._is_plain_product() and w.values is not None:
                 ctx.set_aux(self.node, PRODUCT, Product(x, w.values, bias, w.transposed))
         on_sum = None
         if self.grad_filter:
@@ -93,6 +93,10 @@ class LinearLayer(ConcatInputLayer):
     def factors(self) -> Mapping[str, bool]:
         """Return W, unless its rows are looked up."""
         return {} if self.input.sparse_dim is not None else {"W": self.use_transposed_weights}
+
+    def channel_axes(self) -> Mapping[str, int]:
+        """Return W; where its rows are looked up, its channels are the labels."""
+        return {"W": int((self.input.sparse_dim is None) != self.use_transposed_weights)}
 
     def _is_plain_product(self) -> bool:
         """Return whether the values before the activation are a `Product`, with the features last."""

@@ -1,0 +1,64 @@
+"""The parameters that the setting ``quantize`` stores as int8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Optional
+
+from returnn_tf.config.errors import SettingError, did_you_mean
+from returnn_tf.graph.int8_variable import Int8Spec
+from returnn_tf.graph.layer import Node
+from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.graph.quantization import Quantization
+from returnn_tf.ops.int8 import LONGEST
+
+#: Smaller matrices stay float32: they take hardly any memory, and rounding their input takes long beside the product.
+LEAST_SIZE = 2**14
+
+
+def int8_params(nodes: Sequence[Node], options: Quantization) -> dict[str, Int8Spec]:
+    """Return the parameters by name: large matrices that all their layers read as products or rows of labels.
+
+    :param nodes: all layers, also those inside others
+    :raises ConfigError: a pattern leaves nothing out; a product is too long for sums in int32
+    """
+    found = _matrices(nodes)
+    excluded: set[str] = set()
+    for pattern in options.exclude:
+        matching = {
+            spec.param.name for spec, readers in found.values() if any(fnmatchcase(n.path, pattern) for n in readers)
+        }
+        if not matching:
+            paths = sorted({node.path for _, readers in found.values() for node in readers})
+            raise SettingError(
+                "quantize: 'exclude' has %r, but no layer of this name or pattern has a parameter that would be stored "
+                "as int8. %s" % (pattern, did_you_mean(pattern, paths))
+            )
+        excluded |= matching
+    kept = {name: spec for name, (spec, _) in found.items() if name not in excluded}
+    for name, spec in kept.items():
+        if spec.depth > LONGEST:
+            node = found[name][1][0]
+            raise SettingError(
+                "quantize: layer %r (class %r) sums up %d products, but int32 can hold the sum of %d products of int8. "
+                "Leave it out: quantize = {'dtype': 'int8', 'exclude': [%r]}."
+                % (node.path, node.layer.class_name, spec.depth, LONGEST, node.path)
+            )
+    return kept
+
+
+def _matrices(nodes: Iterable[Node]) -> dict[str, tuple[Int8Spec, list[Node]]]:
+    """Return the matrices that could be stored as int8, with the layers that read them."""
+    readers: dict[ParamSpec, list[Node]] = {}
+    axes: dict[ParamSpec, set[Optional[int]]] = {}
+    for node in nodes:
+        for name, provider in node.params.items():
+            if isinstance(provider, ParamSpec):
+                readers.setdefault(provider, []).append(node)
+                axes.setdefault(provider, set()).add(node.layer.channel_axes().get(name))
+    found = {}
+    for spec, (axis, *others) in axes.items():
+        if axis is not None and not others and spec.size >= LEAST_SIZE and spec.dtype == "float32":
+            found[spec.name] = Int8Spec(spec, axis), readers[spec]
+    return found

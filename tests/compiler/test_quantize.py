@@ -1,0 +1,236 @@
+"""The setting ``quantize``: what is stored as int8, that it is computed with, and mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from returnn_tf.compiler.describe import describe_config
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.engine.passes.step_trainer import StepTrainer
+from returnn_tf.native.portable import portable_ops
+from returnn_tf.tasks.setting_checks import check_all_settings
+
+FEATURES, LABELS = 160, 200
+EXTERN_DATA = {
+    "data": {"dim": FEATURES},
+    "image": {"shape": (FEATURES, None), "feature_dim_axis": 1},
+    "classes": {"dim": LABELS, "sparse": True},
+}
+LENS = np.array([5, 3], "int32")
+LINEAR = {"class": "linear", "activation": None, "n_out": 128, "from": "data"}
+ATTENTION = {"class": "self_attention", "num_heads": 4, "total_key_dim": 64, "n_out": 64, "from": "data"}
+
+
+def _decoder(beam: int) -> dict[str, Any]:
+    """Return a decoder whose layers stay in the loop: an embedding that is tied to the output, attention, a choice."""
+    tied = {"map": {"W": {"reuse_layer": "embed"}, "b": None}}
+    return {
+        "embed": {"class": "linear", "activation": None, "with_bias": False, "n_out": 128, "from": "prev:output",
+                  "initial_output": 0},
+        "att": {**ATTENTION, "from": "embed", "attention_left_only": True, "n_out": 128, "total_key_dim": 128},
+        "res": {"class": "combine", "kind": "add", "from": ["att", "embed"]},
+        "ff": {"class": "linear", "activation": "tanh", "n_out": 128, "from": ["res", "base:enc"]},
+        "prob": {"class": "softmax", "n_out": LABELS, "use_transposed_weights": True, "from": "ff",
+                 "reuse_params": tied},
+        "output": {"class": "choice", "target": "classes", "beam_size": beam, "from": "prob", "initial_output": 0},
+        "end": {"class": "compare", "from": "output", "value": 0},
+    }  # fmt: skip
+
+
+DECODER = {
+    "enc": {"class": "reduce", "mode": "mean", "axes": "T", "from": "data"},
+    "output": {"class": "rec", "from": [], "target": "classes", "max_seq_len": 7, "unit": _decoder(3)},
+    "decision": {"class": "decide", "from": "output", "is_output_layer": True},
+}
+NETWORKS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "linear": ({"output": LINEAR}, {"output/W"}),
+    "transposed": ({"output": {**LINEAR, "use_transposed_weights": True}}, {"output/W"}),
+    "softmax": ({"output": {"class": "softmax", "n_out": LABELS, "from": "data"}}, {"output/W"}),
+    "features in front": ({"output": {**LINEAR, "from": "data:image"}}, {"output/W"}),
+    "embedding": ({"output": {**LINEAR, "from": "data:classes"}}, {"output/W"}),
+    "transposed embedding": (
+        {"output": {**LINEAR, "from": "data:classes", "use_transposed_weights": True}}, {"output/W"},
+    ),
+    "self_attention": ({"output": ATTENTION}, {"output/QKV"}),
+    "subnetwork": (
+        {"output": {"class": "subnetwork", "from": "data", "subnetwork": {"output": LINEAR}}}, {"output/output/W"},
+    ),
+    "loop": (
+        {"output": {"class": "rec", "from": "data", "unit": {
+            "output": {"class": "linear", "activation": "tanh", "n_out": 100, "from": ["data:source", "prev:output"]},
+        }}}, {"output/rec/output/W"},
+    ),
+    # read by rows in one layer and by columns in another: there is no axis of channels for both
+    "two uses": (
+        {"h": {**LINEAR, "n_out": FEATURES, "from": "data"},
+         "output": {**LINEAR, "n_out": FEATURES, "use_transposed_weights": True, "from": "h",
+                    "reuse_params": {"map": {"W": {"reuse_layer": "h"}}}, "with_bias": False}}, set(),
+    ),
+    "small": ({"output": {**LINEAR, "n_out": 100}}, set()),
+    "another class": ({"output": {"class": "rec", "unit": "lstm", "n_out": 80, "from": "data"}}, set()),
+}  # fmt: skip
+
+
+def _config(network: dict[str, Any], quantize: Any = "int8", **settings: Any) -> Config:
+    given = {"extern_data": EXTERN_DATA, "network": network, "behavior_version": 21, "quantize": quantize, **settings}
+    return Config(given)
+
+
+def _feed() -> dict[str, Any]:
+    rng = np.random.RandomState(1)
+    return {
+        "data": rng.normal(0, 1, (2, 5, FEATURES)).astype("float32"),
+        "image": rng.normal(0, 1, (2, FEATURES, 5)).astype("float32"),
+        "classes": rng.randint(0, LABELS, (2, 5)).astype("int32"),
+        "data/size0": LENS,
+        "image/size1": LENS,
+        "classes/size0": LENS,
+    }
+
+
+def _networks(network: dict[str, Any], quantize: Any = "int8", **mode: bool) -> tuple[Network, Network]:
+    """Return a network with int8, and one with the rounded parameters in float32."""
+    int8, floats = (Network.from_config(_config(network, value), **mode) for value in (quantize, None))
+    rng = np.random.RandomState(2)
+    int8.set_param_values({name: rng.normal(0, 0.1, p.shape) for name, p in int8.params.items()})
+    floats.set_param_values(int8.get_param_values())
+    return int8, floats
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers(name: str) -> None:
+    """Values are those of the rounded parameters, but for the rounding of activations; the same without native ops."""
+    network, stored = NETWORKS[name]
+    int8, floats = _networks(network)
+    assert set(int8.plan.int8) == stored
+    found, expected = (net.run(_feed()).layers["output"].value for net in (int8, floats))
+    assert found.shape == expected.shape
+    bound = 0.05 if stored and "embedding" not in name else 1e-6
+    assert np.abs(found - expected).max() <= bound * np.abs(expected).max()
+    with portable_ops():
+        again = Network.from_config(_config(network))
+        again.set_param_values(int8.get_param_values())
+        plain = again.run(_feed()).layers["output"].value
+    np.testing.assert_allclose(plain, found, atol=bound * np.abs(expected).max())
+
+
+def test_search() -> None:
+    """Labels are those of the rounded parameters; a tied embedding is stored once, by its labels."""
+    int8, floats = _networks(DECODER, search=True)
+    assert set(int8.plan.int8) == {"output/rec/embed/W", "output/rec/att/QKV", "output/rec/ff/W"}
+    assert int8.plan.int8["output/rec/embed/W"].shapes[1] == (LABELS,)
+    found, expected = (net.run(_feed()).layers for net in (int8, floats))
+    np.testing.assert_allclose(found["output"].beam_scores, expected["output"].beam_scores, rtol=0.02)
+    np.testing.assert_array_equal(found["decision"].value, expected["decision"].value)
+
+
+def test_rounded_once() -> None:
+    """A value that is read back and assigned again stays the same."""
+    int8, _ = _networks(DECODER, search=True)
+    values = int8.get_param_values()
+    int8.set_param_values(values)
+    for name, value in int8.get_param_values().items():
+        np.testing.assert_allclose(value, values[name], rtol=1e-6)
+
+
+def test_losses_and_constraints() -> None:
+    """Of an evaluation: they read what is stored."""
+    network = {"output": {"class": "softmax", "from": "data", "loss": "ce", "target": "classes", "L2": 0.1}}
+    int8, floats = _networks(network)
+    found, expected = (net.run(_feed()) for net in (int8, floats))
+    np.testing.assert_allclose(found.total_loss, expected.total_loss, rtol=0.01)
+    assert found.total_loss != pytest.approx(sum(found.losses.values()), rel=0.01), "with the constraint"
+
+
+def test_memory() -> None:
+    """There is no variable with the floats."""
+    net = Network.from_config(_config({"output": LINEAR}))
+    weights = net.params["output/W"]
+    assert (weights.shape, weights.dtype.name) == ((FEATURES, 128), "float32")
+    stored = sum(part.numpy().nbytes for part in (weights.numbers, weights.scales))
+    assert stored == weights.spec.size == FEATURES * 128 + 4 * 128
+
+
+@pytest.mark.parametrize(
+    "exclude, stored",
+    [
+        (["output/ff"], {"output/rec/embed/W", "output/rec/att/QKV"}),
+        (["output/prob"], {"output/rec/att/QKV", "output/rec/ff/W"}),  # that of embed, too
+        (["output/*"], set()),
+        (["output/a*", "output/embed"], {"output/rec/ff/W"}),
+    ],
+)
+def test_exclude(exclude: list[str], stored: set[str]) -> None:
+    plan = plan_from_config(_config(DECODER, {"dtype": "int8", "exclude": exclude}), search=True)
+    assert set(plan.int8) == stored
+
+
+@pytest.mark.parametrize("pattern", ["h", "data", "out/*", "enc"])
+def test_exclude_without_effect(pattern: str) -> None:
+    config = _config({"enc": {**LINEAR, "n_out": 4}, "output": {**LINEAR, "from": ["enc", "data"]}},
+                     {"exclude": [pattern]})  # fmt: skip
+    with pytest.raises(
+        ConfigError, match=r"'exclude' has '%s', but no layer .* stored as int8" % pattern.replace("*", ".")
+    ):
+        plan_from_config(config)
+
+
+@pytest.mark.parametrize(
+    "settings, text",
+    [
+        ({"quantize": "int4"}, "'dtype' is 'int4'. Did you mean 'int8'?"),
+        ({"quantize": {"exlude": []}}, "exclude"),
+        ({"mixed_precision": "bfloat16"}, "mixed_precision is 'bfloat16'. Set mixed_precision to None"),
+        ({"float_dtype": "float64"}, "float_dtype is 'float64'. Set float_dtype to 'float32'"),
+    ],
+    ids=str,
+)
+def test_mistakes(settings: dict[str, Any], text: str) -> None:
+    config = _config({"output": LINEAR}, **settings)
+    for read in (plan_from_config, check_all_settings):
+        with pytest.raises(ConfigError) as info:
+            read(config)
+        assert "quantize" in str(info.value) and text in str(info.value)
+
+
+def test_too_long_for_int32() -> None:
+    config = _config({"output": {**LINEAR, "n_out": 1}}, extern_data={"data": {"dim": 140_000}})
+    with pytest.raises(ConfigError, match=r"layer 'output' .*sums up 140000 products, .* 'exclude': \['output'\]"):
+        plan_from_config(config)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_not_finite(value: float) -> None:
+    net = Network.from_config(_config({"output": LINEAR}))
+    before = net.params["output/W"].numpy()
+    weights = np.ones((FEATURES, 128), "float32")
+    weights[3, 7] = value
+    with pytest.raises(DataError, match=r"Layer 'output': the parameter 'output/W' .* 1 of its numbers .* at \[3, 7\]"):
+        net.set_param_values({"output/W": weights})
+    np.testing.assert_array_equal(net.params["output/W"].numpy(), before)
+
+
+def test_training_is_refused() -> None:
+    network = {"output": {"class": "softmax", "from": "data", "loss": "ce", "target": "classes"}}
+    config = _config(network, optimizer={"class": "sgd"}, learning_rate=0.1)
+    text = "int8 can't be trained: rounding has no gradient"
+    with pytest.raises(ConfigError, match=text):
+        check_all_settings(config)
+    net = Network.from_config(config, train=True)
+    with pytest.raises(ConfigError, match=text):
+        StepTrainer(net, config)
+    with pytest.raises(ConfigError, match=text):
+        net.run(_feed(), with_grad=True)
+    check_all_settings(_config(network, task="search"))
+
+
+def test_check_shows_it() -> None:
+    lines = describe_config(_config({"h": LINEAR, "output": {**LINEAR, "n_out": 4, "from": "h"}})).splitlines()
+    rows = {line.split()[0]: line for line in lines if line and not line.startswith(" ")}
+    assert rows["h"].split()[-2:] == ["20,608", "(int8)"] and "int8" not in rows["output"]
+    assert "82.5 KiB as float32; 23.0 KiB with 1 array of int8" in "\n".join(lines)
