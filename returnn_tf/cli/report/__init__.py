@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.report import details, examples, model, records
 from returnn_tf.cli.report.page import Section, page
+from returnn_tf.cli.runs.config import config_of, in_folder
 from returnn_tf.cli.runs.run import Run, find_run
 from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.cli.shared.parser import CommandParser, positive
@@ -35,6 +36,7 @@ dataset, and run one by one as in evaluation.
 """
 _DEFAULT = "report.html"
 _NO_MODEL = "--no-model"
+_INSTEAD = "Name the config instead of the folder, or report on the records only: %s" % _NO_MODEL
 _WITHOUT_MODEL = "To report on the records only, without loading the network: %s" % _NO_MODEL
 
 
@@ -112,9 +114,9 @@ def _of_model_or_hint(found: Run, given: argparse.Namespace, overrides: Sequence
 def _of_model(found: Run, given: argparse.Namespace, overrides: Sequence[str]) -> tuple[str, list[Section]]:
     """Return the line below the title, and the sections about the network."""
     pairs = parse_arguments(["none.config", *overrides]).overrides if overrides else []
-    config, folder = model.config_of(found, pairs)
+    config, folder = config_of(found, pairs, _INSTEAD)
     log.configure([], LoggingSettings(config).log_verbosity, LoggingSettings(config).log_format)
-    with model.in_folder(folder):
+    with in_folder(folder):
         loaded = model.load(config, given.epoch, given.data)
         try:
             seqs = model.sequences(loaded, given.num_seqs)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -12,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.cli.report.weights import WeightsLayer, is_weights, weights_layers
-from returnn_tf.cli.runs.run import Run
 from returnn_tf.cli.shared.network_changes import change_networks, with_outputs_of_loop
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
@@ -75,43 +73,6 @@ class Model:
     data: str
     attention: list[WeightsLayer]
     hidden: dict[str, str]
-
-
-@contextlib.contextmanager
-def in_folder(folder: str) -> Iterator[None]:
-    """Work in a folder within the context: that in which a run was started, as its config names files from there."""
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
-def config_of(run: Run, overrides: Sequence[tuple[str, str]]) -> tuple[Config, str]:
-    """Return the config of a run, and the folder in which it was trained.
-
-    :raises ConfigError: it is not known, or not there any more
-    """
-    if run.config is not None:
-        return run.config, os.getcwd()
-    paths = [str(path) for path in run.facts.get("files", [])]
-    if not paths:
-        raise CommandError(
-            "%r: its config is not known, so the network can't be loaded. Name the config instead of the folder, or "
-            "report on the records only: --no-model" % run.path
-        )
-    lost = [path for path in paths if not os.path.exists(path)]
-    folder = str(run.facts.get("folder") or os.getcwd())
-    if lost or not os.path.isdir(folder):
-        raise CommandError(
-            "%r: its config %s is not there any more. Name a config instead of the folder, or report on the records "
-            "only: --no-model" % (run.path, (lost or [folder])[0])
-        )
-    model = os.path.abspath(run.model)
-    with in_folder(folder):
-        given = [(str(key), str(text)) for key, text in dict(run.facts.get("overrides", {})).items()]
-        return Config.from_files(paths, [*given, *overrides, ("model", model)]), folder
 
 
 def load(config: Config, epoch: Optional[int], data: Optional[str]) -> Model:
