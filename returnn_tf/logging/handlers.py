@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import sys
-from typing import IO, Callable, Optional
+from typing import IO, Callable, Optional, TextIO
 
 from returnn_tf.logging.levels import DEFAULT_LEVEL, SCORE_LEVEL, WARNING_LEVEL, is_warning, level_of, standard_level
 from returnn_tf.logging.text import paint, printable, wants_color
@@ -107,7 +107,7 @@ class TargetHandler(StreamHandler):
 
 
 class TerminalHandler(StreamHandler):
-    """Writes lines to the standard output.
+    """Writes lines to the standard output, or to the standard error.
 
     :param make_room: called before each line
     """
@@ -117,6 +117,13 @@ class TerminalHandler(StreamHandler):
         self._make_room = make_room
         #: Prefix in a process whose log another one writes; then only warnings are shown.
         self.label = ""
+        #: Whether lines go to the standard error.
+        self.on_stderr = False
+
+    @property
+    def stream(self) -> TextIO:
+        """Return where lines go."""
+        return sys.stderr if self.on_stderr else sys.stdout
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, unless it is for the files only (`terminal` of the record is False)."""
@@ -131,7 +138,7 @@ class TerminalHandler(StreamHandler):
         if self.label:
             line = "%s: %s" % (self.label, line)
         color = {WARNING_LEVEL: "yellow", SCORE_LEVEL: "bold"}.get(level)
-        warning = self.put(sys.stdout, paint(line, color, wants_color(sys.stdout)) if color else line)
+        warning = self.put(self.stream, paint(line, color, wants_color(self.stream)) if color else line)
         if warning is not None:
             write_to(sys.stderr, "Warning: %s\n" % warning)
 

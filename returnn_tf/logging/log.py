@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -148,10 +147,21 @@ class Log:
         if in_notebook() and 0 < self._terminal_level < STEP_LEVEL:
             self._bar = NotebookBar(phase)
             return self._bar
-        visible = is_terminal(sys.stdout) and not self.label and 0 < self._terminal_level < STEP_LEVEL
+        stream = self._terminal.stream
+        visible = is_terminal(stream) and not self.label and 0 < self._terminal_level < STEP_LEVEL
         each_minute = None if self.shows(STEP_LEVEL) else partial(self.write, PROGRESS_LEVEL, terminal=not visible)
-        self._bar = ProgressBar(phase, sys.stdout, visible, each_minute)
+        self._bar = ProgressBar(phase, stream, visible, each_minute)
         return self._bar
+
+    @contextlib.contextmanager
+    def on_stderr(self, level: int) -> Iterator[None]:
+        """Show lines up to a level on the standard error within the context, since the standard output has results."""
+        self._terminal.on_stderr = True
+        try:
+            with self.at_level(level):
+                yield
+        finally:
+            self._terminal.on_stderr = False
 
     @contextlib.contextmanager
     def at_level(self, level: Optional[int]) -> Iterator[None]:
