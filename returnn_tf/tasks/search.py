@@ -39,8 +39,8 @@ def search(config: Config) -> int:
         raise
     path = settings.search_output_file
     output = SearchOutput(path, settings.search_output_file_format, layers) if path else None
-    options = None if output is None or output.of_transcripts is None else _transcript_options(settings)
-    outputs = [] if options is None else wanted_layers(_search_plan(config), layers[0], options)
+    options = None if output is None or output.of_transcripts is None else transcript_options(settings)
+    outputs = [] if options is None else wanted_layers(search_plan(config), layers[0], options)
     members = world.start(config)
     net, choice = load_network(config, search=True, outputs=outputs)
     epoch = choice.epoch or 1
@@ -84,7 +84,8 @@ def search(config: Config) -> int:
     return 0
 
 
-def _transcript_options(settings: TaskSettings) -> TranscriptOptions:
+def transcript_options(settings: TaskSettings) -> TranscriptOptions:
+    """Return what transcripts hold by the settings ``search_...``."""
     given = settings.search_score_layers or {}
     parts = {name: (part, 1.0) if isinstance(part, str) else (part[0], float(part[1])) for name, part in given.items()}
     return TranscriptOptions(settings.search_times, settings.search_confidence, parts)
@@ -120,12 +121,12 @@ def _check_searches(config: Config, cause: ConfigError) -> None:
 
     :raises ConfigError: it chooses no labels, or is wrong
     """
-    reason = why_nothing_searches(_search_plan(config))
+    reason = why_nothing_searches(search_plan(config))
     if reason:
         raise SearchError(reason) from cause
 
 
-def _search_plan(config: Config) -> Plan:
+def search_plan(config: Config) -> Plan:
     """Return the plan of the network after all pretraining, for search."""
     schedule = NetworkSchedule(config)
     return plan_from_config(schedule.at(schedule.pretrain_epochs + 1).config, search=True)

@@ -71,10 +71,11 @@ class Encoding:
                 return content, len(samples) / rate
         samples = _cut(samples, rate, utterance)
         if self.sample_rate and self.sample_rate != rate:
-            if not 1 / _MAX_RATE_RATIO <= rate / self.sample_rate <= _MAX_RATE_RATIO:
-                text = "%s: the sample rate of %r is %d Hz, too far from %d Hz. Is the header of the file damaged?"
-                raise FileDataError(text % (utterance.place, utterance.audio, rate, self.sample_rate))
-            samples, rate = resampled(samples, rate, self.sample_rate), self.sample_rate
+            try:
+                samples = resampled(samples, rate, self.sample_rate, utterance.audio)
+            except DataError as exc:
+                raise FileDataError("%s: %s" % (utterance.place, exc)) from exc
+            rate = self.sample_rate
         return self._encoded(samples, rate, utterance), len(samples) / rate
 
     def _fits(self, content: bytes, rate: int) -> bool:
@@ -110,11 +111,16 @@ def _cut(samples: NDArray[Any], rate: int, utterance: Utterance) -> NDArray[Any]
     return samples[start:end]
 
 
-def resampled(samples: NDArray[Any], rate: int, target: int) -> NDArray[Any]:
+def resampled(samples: NDArray[Any], rate: int, target: int, name: str) -> NDArray[Any]:
     """Return the audio at another sample rate, with as many samples as fit in its duration.
 
     :param samples: [time] or [time, channels]
+    :param name: of the file, for errors
+    :raises DataError: the rates are too far from each other
     """
+    if not 1 / _MAX_RATE_RATIO <= rate / target <= _MAX_RATE_RATIO:
+        text = "the sample rate of %r is %d Hz, too far from %d Hz. Is the header of the file damaged?"
+        raise FileDataError(text % (name, rate, target))
     with optional_package("to resample audio"):
         import scipy.signal
     divisor = math.gcd(rate, target)

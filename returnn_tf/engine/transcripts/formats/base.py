@@ -24,6 +24,7 @@ class Format:
     :param suffix: of the names of files
     :param needs_times: whether words or labels without times are an error
     :param of_one: whether a file holds a single transcript, since the format has no name for it
+    :param has_all: whether it holds all hypotheses of a transcript, else the best one
     """
 
     lines: Callable[[Transcript], Iterator[str]]
@@ -31,6 +32,7 @@ class Format:
     suffix: str
     needs_times: bool = False
     of_one: bool = False
+    has_all: bool = False
 
     def write(self, transcripts: Iterable[Transcript], file: TextIO) -> None:
         """Write transcripts, each as soon as it is there.
@@ -81,12 +83,18 @@ _Lines = Callable[[Transcript], Iterator[str]]
 
 
 def register_format(
-    name: str, content: str, suffix: str, *, needs_times: bool = False, of_one: bool = False
+    name: str,
+    content: str,
+    suffix: str,
+    *,
+    needs_times: bool = False,
+    of_one: bool = False,
+    has_all: bool = False,
 ) -> Callable[[_Lines], _Lines]:
     """Decorate the function ``lines`` of a format, see `Format`."""
 
     def decorate(lines: _Lines) -> _Lines:
-        FORMATS.add(Format(lines, content, suffix, needs_times, of_one), name, owner=lines)
+        FORMATS.add(Format(lines, content, suffix, needs_times, of_one, has_all), name, owner=lines)
         return lines
 
     return decorate

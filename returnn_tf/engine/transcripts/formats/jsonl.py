@@ -15,7 +15,7 @@ from returnn_tf.engine.transcripts.formats.base import register_format
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece, Transcript, text
 
 
-@register_format("jsonl", "a JSON object each", ".jsonl")
+@register_format("jsonl", "a JSON object each", ".jsonl", has_all=True)
 def lines(transcript: Transcript) -> Iterator[str]:
     """Return the lines of a sequence, see above."""
     record: dict[str, Any] = {"tag": transcript.tag}

@@ -16,7 +16,9 @@ from returnn_tf.engine.transcripts.transcript import Transcript, text
 _SEPARATOR = " ||| "
 
 
-@register_format("nbest", "a line for each hypothesis: tag ||| words ||| parts of the score ||| score", ".nbest")
+@register_format(
+    "nbest", "a line for each hypothesis: tag ||| words ||| parts of the score ||| score", ".nbest", has_all=True
+)
 def lines(transcript: Transcript) -> Iterator[str]:
     """Return the lines of a sequence, see above."""
     for hypothesis in transcript.hypotheses:

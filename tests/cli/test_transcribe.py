@@ -1,0 +1,347 @@
+"""returnn-tf transcribe: text of audio files by a network that hears tones, and what it says about bad ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+import soundfile
+
+import returnn_tf
+from returnn_tf.cli.main import main
+from returnn_tf.engine.monitoring import run_settings
+
+RATE = 8000
+#: Tones by label, in Hz: each in a band of its own of four mel bands.
+TONES = {"a": 300.0, "b": 900.0, "c": 1800.0, "d": 3000.0}
+CONFIG = """
+audio = {"features": "log_mel_filterbank", "num_feature_filters": 4, "sample_rate": %d, "random_permute": True}
+train = {"class": "OggZipDataset", "path": "gone.zip", "audio": audio,
+         "targets": {"class": "CharacterTargets", "vocab_file": "vocab.txt", "unknown_label": None}}
+extern_data = {"data": {"dim": 4}, "classes": {"dim": 4, "sparse": True}}
+behavior_version = 21
+batch_size = {"data": 300, "classes": 100}
+max_seqs = 3
+network = {
+    "pooled": {
+        "class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "use_time_mask": True, "from": "data"},
+    "ctc": {"class": "softmax", "from": "pooled", "loss": "ctc", "target": "classes"},
+    "output": {"class": "ctc_greedy", "from": "ctc", "target": "classes"},
+    "scores": {"class": "linear", "activation": None, "n_out": 3, "from": "data", "is_output_layer": True},
+    "beam": {"class": "rec", "from": "ctc", "unit": {"output": {
+        "class": "choice", "target": None, "beam_size": 3, "from": "data:source", "initial_output": 0}}},
+    "frames": {"class": "decide", "from": "beam", "is_output_layer": True},
+}
+task = "train"
+model = "out/net"
+"""
+
+
+def tones(text: str, rate: int = RATE, seconds: float = 0.2, pause: float = 0.1) -> np.ndarray:
+    """Return a tone for each letter, which begins and ends softly, with pauses between."""
+    time = np.arange(round(seconds * rate)) / rate
+    loudness = np.minimum(1.0, np.minimum(time, seconds - time) / 0.02)
+    quiet = np.zeros(round(pause * rate))
+    parts = [quiet]
+    for letter in text:
+        parts += [0.5 * loudness * np.sin(2 * np.pi * TONES[letter] * time), quiet]
+    return np.concatenate(parts).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return a folder with a config and two checkpoints; the second one hears nothing."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "my.config").write_text(CONFIG % RATE)
+    (folder / "vocab.txt").write_text(json.dumps({label: index for index, label in enumerate(TONES)}))
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        config = returnn_tf.Config.from_file("my.config")
+        net = returnn_tf.Network.from_config(config, train=True)
+        values = dict(net.get_param_values())
+        os.mkdir("out")
+        for epoch, bias in ((1, 0.0), (2, 100.0)):
+            values["ctc/W"] = np.eye(4, 5, dtype="float32")
+            values["ctc/b"] = np.array([0, 0, 0, 0, bias], "float32")
+            net.set_param_values(values)
+            returnn_tf.save_checkpoint(net, "out/net.%03d" % epoch)
+        run_settings.write("out/net", run_settings.facts_of(config, config.typed("network")))
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def run(
+    trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """Return a function that runs the command on the model, here, and returns exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: str, model: Optional[str] = None, epoch: Optional[str] = "1") -> tuple[int, str, str]:
+        options = [] if epoch is None else ["--epoch", epoch]
+        code = main(["transcribe", str(trained / "out") if model is None else model, *args, *options])
+        found = capsys.readouterr()
+        return code, found.out, found.err
+
+    return call
+
+
+def write(path: str, text: str, rate: int = RATE, **options: Any) -> str:
+    soundfile.write(path, tones(text, rate), rate, **options)
+    return path
+
+
+def test_texts_in_the_order_of_the_files(run: Any) -> None:
+    """Files of any length and format; more of them than a batch may have."""
+    said = ["abcd", "d", "cab", "aa", "bad", "dada", "c"]
+    names = [
+        write("%d.%s" % (place, suffix), text)
+        for place, (text, suffix) in enumerate(zip(said, ["wav", "flac", "ogg", "wav", "flac", "wav", "aiff"]))
+    ]
+    code, out, err = run(*names)
+    assert code == 0 and out == "".join("%s\t%s\n" % each for each in zip(names, said))
+    assert "Transcribed 7 files" in err and "real-time factor" in err and "net.001" in err
+
+
+def test_of_one_file_only_the_text(run: Any) -> None:
+    assert run(write("a b.wav", "ab"))[:2] == (0, "ab\n")
+
+
+def test_json_has_times_and_confidence(run: Any) -> None:
+    _, out, _ = run(write("x.wav", "ca"), "--json")
+    found = json.loads(out)
+    assert found["text"] == "ca" and found["tag"] == "x.wav" and found["duration"] == pytest.approx(0.7, abs=1e-3)
+    for label, start in zip(found["labels"], (0.1, 0.4)):
+        assert label["start"] == pytest.approx(start, abs=0.03) and label["end"] == pytest.approx(start + 0.2, abs=0.03)
+        assert 0 < label["confidence"] <= 1
+
+
+@pytest.mark.parametrize("flag, beginning", [("--ctm", "x.wav 1 0."), ("--srt", "1\n00:00:00,")])
+def test_formats(run: Any, flag: str, beginning: str) -> None:
+    code, out, _ = run(write("x.wav", "ab"), flag)
+    assert code == 0 and out.startswith(beginning)
+
+
+def test_files_in_a_folder(run: Any) -> None:
+    code, out, _ = run(write("x.wav", "ab"), write("y.wav", "c"), "--srt", "--output", "texts")
+    assert (code, out) == (0, "") and sorted(os.listdir("texts")) == ["x.srt", "y.srt"]
+    assert "\nc\n" in pathlib.Path("texts/y.srt").read_text()
+
+
+def test_lists_and_standard_input(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkdir("sub")
+    write("sub/x.wav", "ab")
+    write("y.wav", "c")
+    pathlib.Path("sub/files.txt").write_text("x.wav\n\ny.wav\n")
+    assert run("sub/files.txt")[1] == "sub/x.wav\tab\ny.wav\tc\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO("sub/x.wav\ny.wav\n"))
+    assert run("y.wav", "-")[1] == "y.wav\tc\nsub/x.wav\tab\ny.wav\tc\n"
+
+
+def test_a_long_file_is_cut_at_pauses(run: Any) -> None:
+    """The parts are recognised by themselves; times count from the begin of the file."""
+    text = "abcd" * 6
+    soundfile.write("long.wav", tones(text), RATE)
+    whole, parts = (json.loads(run("long.wav", "--json", *more)[1]) for more in ([], ["--segment", "1.5"]))
+    assert whole["text"] == parts["text"].replace(" ", "") == text
+    for one, other in zip(whole["labels"], parts["labels"]):
+        assert one["start"] == pytest.approx(other["start"], abs=0.05)
+    assert parts["duration"] == pytest.approx(7.3) and "score" in parts
+
+
+@pytest.mark.parametrize("layer", [None, "ctc", "output"])
+def test_layer(run: Any, layer: Optional[str]) -> None:
+    """The labels of the best path, or the posteriors from which it follows."""
+    assert run(write("x.wav", "dab"), *([] if layer is None else ["--layer", layer]))[:2] == (0, "dab\n")
+
+
+def test_beam(run: Any) -> None:
+    """A search with hypotheses: the n best ones, by falling scores."""
+    code, out, _ = run(write("x.wav", "a"), "--layer", "frames", "--json", "--nbest", "2")
+    found = json.loads(out)
+    (other,) = found["alternatives"]
+    assert code == 0 and other["score"] <= found["score"] <= 0
+    assert set(found["text"]) <= {"a", "4"}  # the label of each frame, with the blank
+
+
+def test_which_checkpoint(run: Any, trained: pathlib.Path) -> None:
+    """The newest one, that of an epoch, or one by its name."""
+    name = write("x.wav", "ab")
+    newest, named = (run(name, epoch=epoch)[1] for epoch in (None, "1"))
+    assert (newest, named) == ("\n", "ab\n")
+    for model in ("out/net.001", "out/net.001.index", "out/net"):
+        epoch = "1" if model == "out/net" else None
+        assert run(name, model=str(trained / model), epoch=epoch)[1] == "ab\n"
+
+
+def test_config_in_place_of_that_of_the_run(run: Any, trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    pathlib.Path("other.config").write_text((trained / "my.config").read_text())
+    pathlib.Path("vocab.txt").write_text("{'w': 0, 'x': 1, 'y': 2, 'z': 3}")
+    assert run(write("x.wav", "ad"), "--config", "other.config")[1] == "wz\n"
+
+
+def test_overrides(run: Any) -> None:
+    assert run(write("x.wav", "ad"), "--epoch", "1", "++search_output_layer", "ctc", epoch=None)[1] == "ad\n"
+
+
+# --- audio that does not fit ---
+
+
+def test_other_files_are_recognised(run: Any) -> None:
+    """What is wrong with a file is told with its name, the others are recognised, and the exit code tells."""
+    good, last = write("good.wav", "ab"), write("last.wav", "c")
+    pathlib.Path("text.wav").write_text("no audio")
+    soundfile.write("empty.wav", np.zeros(0, "float32"), RATE)
+    soundfile.write("two.wav", np.stack([tones("a"), tones("b")], axis=1), RATE)
+    write("fast.wav", "a", 16000)
+    code, out, err = run(good, "gone.wav", "text.wav", "empty.wav", "two.wav", "fast.wav", last)
+    assert code == 1 and out == "good.wav\tab\nlast.wav\tc\n"
+    for message in (
+        "error: audio file 'gone.wav' does not exist",
+        "error: audio file 'text.wav' cannot be decoded",
+        "error: audio file 'empty.wav' has no samples. Leave it out",
+        "error: audio file 'two.wav' has 2 channels, but the model takes one: --channel 0",
+        "error: audio file 'fast.wav' has 16000 samples per second, but the model takes 8000. --resample converts it",
+        "; 5 files failed",
+    ):
+        assert message in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("channel, text", [("0", "ab"), ("1", "cd"), ("mix", None)])
+def test_channel(run: Any, channel: str, text: Optional[str]) -> None:
+    soundfile.write("two.wav", np.stack([tones("ab"), tones("cd")], axis=1), RATE)
+    code, out, _ = run("two.wav", "--channel", channel)
+    assert code == 0 and (out == "%s\n" % text if text else len(out) > 2)
+
+
+def test_no_such_channel(run: Any) -> None:
+    code, _, err = run(write("one.wav", "a"), "--channel", "1")
+    assert code == 1 and "'one.wav' has 1 channel, but no track 1" in err
+
+
+@pytest.mark.parametrize("rate", [16000, 11025, 44100])
+def test_resample(run: Any, rate: int) -> None:
+    assert run(write("x.wav", "abcd", rate), "--resample")[:2] == (0, "abcd\n")
+
+
+# --- mistakes on the command line ---
+
+
+def _files(*names: str) -> Sequence[str]:
+    for name in names:
+        write(name, "a")
+    return names
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["files.txt"], "'files.txt' names no audio file. It needs a path in each line"),
+        (["x.wav", "folder"], "'folder' is a folder. Name the files"),
+        (["x.wav", "y.wav", "--srt"], "--format srt holds one transcript, but there are 2 files. --output FOLDER"),
+        (["x.wav", "folder/x.wav", "--output", "texts"], "would be written to files of the same name"),
+        (["x.wav", "--layer", "scors"], "no layer 'scors'"),
+        (["x.wav", "--layer", "scores"], "neither labels nor posteriors of CTC"),
+        (["x.wav", "--data", "trian"], "there is no dataset 'trian'. Did you mean 'train'?"),
+        (["x.wav", "--sample-rate", "16000"], "--sample-rate 16000: the config says 8000"),
+        (["x.wav", "--segment", "0"], "expected 1 seconds or more"),
+        (["x.wav", "--segment", "9", "--nbest", "2", "--json"], "--nbest and --segment exclude each other"),
+        (["x.wav", "--channel", "left"], "expected a number from 0, or 'mix'"),
+        (["x.wav", "--epoch", "7"], "no checkpoint of epoch 7"),
+        (["x.wav", "--epoch", "good"], "expected a whole number"),
+        (["x.wav", "--epoch", "best"], "--epoch best"),
+        (["x.wav", "--nbest", "2"], "--nbest"),
+        (["x.wav", "--fromat", "ctm"], "Did you mean '--format'?"),
+        ([], "the following arguments are required: AUDIO"),
+    ],
+)
+def test_mistakes(run: Any, args: list[str], message: str) -> None:
+    os.mkdir("folder")
+    _files("x.wav", "y.wav", "folder/x.wav")
+    pathlib.Path("files.txt").write_text("\n\n")
+    code, out, err = run(*args, epoch=None if "--epoch" in args else "1")
+    assert code in (1, 2) and out == "" and message in err and "Traceback" not in err
+
+
+def test_models_that_are_none(run: Any, trained: pathlib.Path) -> None:
+    _files("x.wav")
+    os.mkdir("nothing")
+    os.mkdir("exported")
+    pathlib.Path("exported/model.json").write_text("{}")
+    for model, message in (
+        ("nothing", "a folder without a run"),
+        ("exported", "is an exported model, which is for other programs"),
+        ("net.onnx", "is an exported model"),
+        ("elsewhere", "there is no such folder"),
+    ):
+        code, _, err = run("x.wav", model=model)
+        assert code == 2 and message in err
+    code, _, err = run("x.wav", model=str(trained / "out/net.001"))
+    assert code == 2 and "is one checkpoint already" in err
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            "train = {'class': 'HDFDataset', 'files': ['a.hdf']}",
+            "no dataset of the config has the option 'audio' (train)",
+        ),
+        (
+            "train = {'class': 'PostprocessingDataset', 'dataset': train, 'map_seq': len}",
+            "the function 'map_seq' changes",
+        ),
+        ("audio['num_feature_filters'] = 5", "has 5 features for data key 'data', but extern_data declares 4"),
+        ("audio['window_len'] = -1", "window_len"),
+        ("network = {'output': {'class': 'copy', 'from': 'data'}}", "of layers with posteriors of CTC there is none"),
+        (
+            "network['output'] = {'class': 'copy', 'from': ['data:classes']}",
+            "the network needs the data keys 'data', 'classes' to recognise something",
+        ),
+    ],
+)
+def test_configs_that_do_not_fit(run: Any, trained: pathlib.Path, changes: str, message: str) -> None:
+    _files("x.wav")
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    pathlib.Path("other.config").write_text("%s\n%s\n" % ((trained / "my.config").read_text(), changes))
+    code, _, err = run("x.wav", "--config", "other.config")
+    assert code == 2 and message in err and "Traceback" not in err
+
+
+def test_lost_config(run: Any, trained: pathlib.Path) -> None:
+    _files("x.wav")
+    os.rename(trained / "my.config", trained / "moved.config")
+    try:
+        code, _, err = run("x.wav")
+    finally:
+        os.rename(trained / "moved.config", trained / "my.config")
+    assert code == 2 and "my.config is not there any more. Name it: --config FILE" in err
+
+
+def test_unknown_sample_rate(run: Any, trained: pathlib.Path) -> None:
+    """It is not checked, which is said; with --sample-rate it is."""
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    text = (trained / "my.config").read_text().replace('"sample_rate": 8000, ', "")
+    pathlib.Path("other.config").write_text(text)
+    name = write("x.wav", "abcd", 16000)
+    assert "The sample rate of the audio is not checked" in run(name, "--config", "other.config")[2]
+    code, out, err = run(name, "--config", "other.config", "--sample-rate", "8000", "--resample")
+    assert (code, out) == (0, "abcd\n") and "not checked" not in err
+    assert "--resample: to which rate?" in run(name, "--config", "other.config", "--resample")[2]
+
+
+def test_audio_in_place_of_names(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _files("x.wav")
+    with open("x.wav", encoding="utf8") as file:
+        monkeypatch.setattr("sys.stdin", file)
+        code, _, err = run("-")
+    assert code == 1 and "the standard input is no text" in err
