@@ -37,12 +37,14 @@ def run(steps: Steps, *, few: bool) -> None:
     for name in SETS:
         files = ["out/%s.tsv" % name, "--output", "out/%s.zip" % name]
         steps.returnn("zip %s" % name, "data", "oggzip", *files, "--sample-rate", "16000")
-    shutil.rmtree(steps.out("audio"))  # is in the zip files now
     steps.returnn("look at the data", "data", "info", "blstm.config", "train", "--keys", "data,classes")
     for encoder in ENCODERS:
         options = ["++num_epochs", "1"] if few else []
         steps.returnn("train the %s" % encoder, encoder + ".config", *options)
         steps.returnn("%s: search by attention, best path of CTC" % encoder, encoder + ".config", "++task", "search")
+    some = ["out/audio/%s-0000.wav" % name for name in SETS[-2:]]
+    steps.returnn("recognise files", "transcribe", "out/blstm_model", *some, "--resample")
+    shutil.rmtree(steps.out("audio"))
     steps.script("count wrong words", "score.py", "out")
     steps.script("draw", "draw.py", "out")
 
