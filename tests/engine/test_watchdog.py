@@ -173,6 +173,16 @@ def test_only_this_machine_if_all_are_on_it(hosts: tuple[str, ...], open_: bool)
         assert bool(reached) == open_ and len(dogs[0]._links) == 2
 
 
+def test_all_ranks_learn_what_one_of_them_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that hangs may notice that first. The others would else name the chief, which ends because of it."""
+    ends: dict[int, str] = {}
+    monkeypatch.setattr(Watchdog, "_end", lambda dog, verdict: ends.setdefault(dog._world.rank, verdict))
+    with watching(lambda place: None) as dogs:
+        dogs[2]._send_all({"verdict": "rank 2 hangs."})
+        until(lambda: {0, 1} <= set(ends), "the others are told")
+        assert ends[0] == ends[1] == "rank 2 hangs."
+
+
 def test_a_rank_that_ends_is_named() -> None:
     """Whatever its last message was."""
     with watching(lambda place: None) as dogs:
