@@ -53,8 +53,8 @@ def test_networks_with_the_same_parameters_and_other_options() -> None:
     with pytest.raises(ConfigError) as info:
         start_checks.check_same(Two([start_checks.digest(theirs["network"]), theirs["network"]]), ours)
     text = str(info.value)
-    assert "The ranks differ in their network" in text and "layer custom: " in text
-    assert "on rank 0 (node1)" in text and "on rank 1 (node2)" in text
+    assert "The ranks differ in their network" in text and "layer custom, eval: 'source(0)' on rank 0 (node1)" in text
+    assert "'source(0) + 1' on rank 1 (node2)" in text
     assert "layer hidden" not in text and "layer output" not in text
 
 

@@ -53,7 +53,8 @@ def network_facts(net: Network, layers: Mapping[str, Any]) -> dict[str, str]:
     """
     facts = {name: "%s %s" % (spec.dtype, list(spec.shape)) for name, spec in net.plan.params.items()}
     facts.update({"loss %s" % node.name: "scale %s" % node.scale for node in net.plan.losses})
-    facts.update({"layer %s" % name: as_text(options) for name, options in layers.items()})
+    for name, options in layers.items():
+        facts.update({"layer %s, %s" % (name, key): as_text(value) for key, value in options.items()})
     return facts
 
 
