@@ -159,7 +159,7 @@ class Engine:
         except Stopped:
             if not (last or run.saver.has(epoch)):
                 steps.save(result)
-            run.saver.wait()
+            run.boundary.wait_until_saved()
             raise
         run.saver.clean_up(run.learning_rates.epochs, epoch)
 

@@ -95,15 +95,15 @@ class StepBoundary:
         save()
         self._world.committed()
         if requests:
-            self._wait_until_saved()
+            self.wait_until_saved()
             saved = "its state is saved" if self._saver.model else "nothing is saved, for the config has no model"
             raise self._stopped(*requests[0], "within the epoch; %s" % saved)
         reasons = [reason for reason in self._world.gather(self._reason) if reason]
         if reasons:
-            self._wait_until_saved()
+            self.wait_until_saved()
             raise EndRequested(reasons[0])
 
-    def _wait_until_saved(self) -> None:
+    def wait_until_saved(self) -> None:
         """Wait until the state is on disk, in all processes: what started them may kill the rest when one has ended."""
         self._world.heartbeat.long_phase("saving")
         self._saver.wait()
