@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional, Union
 
 import pytest
 
 from returnn_tf.cli.launch.processes import environments
 from returnn_tf.cli.main import main
-from returnn_tf.engine.distributed.membership import find
+from returnn_tf.engine.distributed.membership import REPORT, find, report_done, report_to
 from tests.waiting import LONG, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,16 +23,18 @@ import sys
 sys.path.insert(0, %r)
 from returnn_tf.cli.launch import processes
 processes._PATIENCE, processes._LAST_SECONDS, processes._PAUSE = 0.5, 0.5, 0.05
-sys.exit(processes.run([sys.executable, "-c", sys.argv[2], *sys.argv[3:]], int(sys.argv[1])))
+number, *least = map(int, sys.argv[1].split("-"))
+sys.exit(processes.run([sys.executable, "-c", sys.argv[2], *sys.argv[3:]], number, *least))
 """
 _RANK = "import os, signal, subprocess, sys, time\nrank = int(os.environ['RETURNN_TF_RANK'])\n"
 
 
-def _command(number: int, program: str, *args: str) -> list[str]:
+def _command(number: Union[int, str], program: str, *args: str) -> list[str]:
+    """Return the command; the number may be "3-2": at least two of three."""
     return [sys.executable, "-c", _LAUNCH % str(ROOT), str(number), _RANK + program, *args]
 
 
-def _launched(number: int, program: str, *args: str) -> subprocess.CompletedProcess[str]:
+def _launched(number: Union[int, str], program: str, *args: str) -> subprocess.CompletedProcess[str]:
     """Run the program in several processes to their end."""
     return subprocess.run(_command(number, program, *args), capture_output=True, text=True, timeout=LONG)
 
@@ -97,8 +99,9 @@ def test_output() -> None:
         ([1, 0], 1),
         ([138, 138], 138),
         ([0, 143, 0], 143),
-        ([99, 99], 99),
         ([138, 1], 1),
+        ([0, 3], 3),
+        ([99, 143], 99),
         ([0, -signal.SIGSEGV], 128 + signal.SIGSEGV),
     ],
     ids=str,
@@ -109,11 +112,82 @@ def test_exit_codes(codes: list[int], expected: int) -> None:
         "code = %r[rank]\nif code < 0:\n    os.kill(os.getpid(), -code)\nsys.exit(code)" % codes,
     )
     assert done.returncode == expected
-    failed = [(rank, code) for rank, code in enumerate(codes) if code in (1, 2) or code < 0]
+    failed = [(rank, code) for rank, code in enumerate(codes) if code in (1, 2, 3, 99) or code < 0]
     assert done.stderr.count("launch: rank") == len(failed)
     for rank, code in failed:
         assert "launch: rank %d (process " % rank in done.stderr
         assert ("was killed by SIGSEGV" if code < 0 else "has ended with exit code %d" % code) in done.stderr
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_done_may_have_an_exit_code_of_its_own() -> None:
+    """That of ``requeue_exit_code``: the others have the time that they need."""
+    program = (
+        "from returnn_tf.engine.distributed.membership import report_done\n"
+        "time.sleep(0 if rank else 2)\nreport_done(os.environ)\nsys.exit(99)"
+    )
+    done = _launched(2, program)
+    assert (done.returncode, done.stderr) == (99, "")
+
+
+def test_a_report_goes_to_the_pipe_of_this_process_only(tmp_path: Path) -> None:
+    """A child inherits the variable, but not the pipe: another file may have its number."""
+    end, pipe = os.pipe()
+    environ = {REPORT: report_to(pipe)}
+    report_done(environ)
+    report_done({})
+    assert os.read(end, 10) == b"."
+    with (tmp_path / "other").open("w+") as other:
+        os.dup2(other.fileno(), pipe)
+        report_done(environ)
+        os.close(pipe)
+        report_done(environ)
+    assert not (tmp_path / "other").read_text()
+    os.close(end)
+
+
+#: Writes a line for each start, and does then what the first argument says for its rank and the number of ranks.
+_STARTS = (
+    "size = os.environ['RETURNN_TF_ADDRESSES'].count(',') + 1\n"
+    "with open(sys.argv[2], 'a') as file:\n"
+    "    file.write('%d/%d %s\\n' % (rank, size, os.environ.get('CUDA_VISIBLE_DEVICES')))\n"
+    "exec(sys.argv[1])\n"
+)
+_STOPPED = "if rank: os.kill(os.getpid(), signal.SIGSTOP)\nsys.exit(size - 1)"
+_KILLED = "if rank == 1 and size > %d: os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "number, gpus, behaviour, code, starts",
+    [
+        ("3-1", "a,b,c,d", _KILLED % 2, 0, {3: "a,b,c,d", 2: "a,c,d"}),
+        ("3-1", "a", _KILLED % 1, 0, {3: "a", 2: "a", 1: "a"}),
+        ("3-2", None, _KILLED % 1, 137, {3: None, 2: None}),
+        ("2-1", None, "sys.exit(2 * rank)", 2, {2: None}),
+        ("2-1", None, "rank and os._exit(3)", 3, {2: None}),
+        ("2-1", None, _STOPPED, 0, {2: None, 1: None}),
+        ("2", None, _KILLED % 1, 137, {2: None}),
+    ],
+    ids=["one", "one_each_time", "too_few", "error", "exit", "stopped", "not_wanted"],
+)  # fmt: skip
+def test_starting_again_without_those_that_were_killed(
+    number: str,
+    gpus: Optional[str],
+    behaviour: str,
+    code: int,
+    starts: dict[int, Optional[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if gpus is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    done = _launched(number, _STARTS, behaviour, str(tmp_path / "starts"))
+    assert done.returncode == code, done.stderr
+    expected = ["%d/%d %s" % (rank, size, gpus) for size, gpus in starts.items() for rank in range(size)]
+    assert sorted((tmp_path / "starts").read_text().splitlines()) == sorted(expected)
+    assert done.stderr.count("starting again with") == len(starts) - 1
 
 
 @pytest.mark.slow
@@ -147,7 +221,7 @@ def test_a_stopped_rank_leaves_the_others_time_to_save() -> None:
 
 
 @contextlib.contextmanager
-def _running(number: int, program: str, folder: Path) -> Any:
+def _running(number: Union[int, str], program: str, folder: Path) -> Any:
     """Start the program; kill the launcher at the end, if it is still there."""
     process = subprocess.Popen(
         _command(number, program, str(folder)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -173,7 +247,7 @@ def test_signals_reach_each_rank_once(signum: signal.Signals, tmp_path: Path) ->
         "print('got', [int(number) for number in numbers])\n"
         "sys.exit(128 + numbers[0])\n"
     )
-    with _running(2, program, tmp_path) as process:
+    with _running("2-1", program, tmp_path) as process:
         _numbers(tmp_path, 2)
         process.send_signal(signum)
         output, _ = process.communicate(timeout=LONG)
@@ -215,6 +289,8 @@ def test_ports_are_free_for_the_ranks_and_for_nobody_else() -> None:
         (["--processes", "0", "my.config"], "argument --processes: must be at least 1, not '0'"),
         (["--processes=two", "my.config"], "argument --processes: expected a whole number, not 'two'"),
         (["--process", "2", "my.config"], "--processes"),
+        (["--processes", "2", "--min-processes", "0", "x"], "argument --min-processes: must be at least 1, not '0'"),
+        (["--processes", "2", "--min-processes", "3", "x"], "--min-processes 3 is more than --processes 2"),
         (["--processes", "2", "launch", "my.config"], "launch: expected a config, not launch once more"),
     ],
     ids=str,
@@ -228,9 +304,9 @@ def test_what_each_process_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program with the arguments after those of launch, whatever they are."""
     seen: list[Any] = []
     monkeypatch.setattr("returnn_tf.cli.launch.processes.run", lambda *args: seen.append(args) or 7)
-    assert main(["launch", "--processes=3", "train", "my.config", "++x", "--processes"]) == 7
-    ((command, number),) = seen
-    assert number == 3 and command[-4:] == ["train", "my.config", "++x", "--processes"]
+    assert main(["launch", "--processes=3", "--min-processes", "2", "train", "my.config", "++x", "--processes"]) == 7
+    ((command, *numbers),) = seen
+    assert numbers == [3, 2] and command[-4:] == ["train", "my.config", "++x", "--processes"]
     done = subprocess.run([*command[:-4], "--version"], capture_output=True, text=True, timeout=LONG)
     assert done.stdout.startswith("returnn_tf ") and done.returncode == 0
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from returnn_tf.cli.launch.processes import environments
 from returnn_tf.config import Config, ConfigError, DataError
-from returnn_tf.engine.distributed import elastic
+from returnn_tf.engine.distributed import elastic, membership
 from returnn_tf.engine.distributed import world as worlds
 from returnn_tf.util.lazy_tf import tf
 
@@ -138,6 +139,26 @@ def test_refused_settings(name: str, value: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     with pytest.raises(ConfigError, match="%s.*Remove it" % name):
         elastic.check(World(), Config({name: value}))
+
+
+def test_refused_settings_where_launch_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes end with a lost one, so that none waits for its share of a checkpoint."""
+    monkeypatch.setenv(membership.LEAST, "1")
+    elastic.check(worlds.World(), Config({"save_sharded": True}))
+    with pytest.raises(ConfigError, match="start_epoch.*start without --min-processes"):
+        elastic.check(worlds.World(), Config({"start_epoch": 1}))
+
+
+def test_launch_may_have_started_fewer_processes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the scheduler knows of more."""
+    for name, value in environments([12345], "secret", {})[0].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setattr(worlds, "_started", [])
+    with pytest.raises(ConfigError, match="sees 1 process, but Slurm's SLURM_NTASKS = 2"):
+        worlds.start(Config({}))
+    monkeypatch.setenv(membership.LEAST, "1")
+    assert worlds.start(Config({})).size == 1
 
 
 @pytest.mark.parametrize("name, value", [("start_epoch", "auto"), ("start_epoch", None), ("save_sharded", False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 
 from returnn_tf.cli.commands import register_command
@@ -18,15 +19,16 @@ Run a command in several processes on this machine, which train together by Tens
     returnn-tf launch --processes 2 train my.config
 
 Each process takes the GPU of its local rank, and its share of the cores. Lines of all but the first one begin with
-their rank. SIGINT, SIGTERM and SIGUSR1 go to all processes: they save and end. When one fails, all end. On several
-machines: srun returnn-tf my.config ++distributed "{}". More: returnn-tf explain clusters.
+their rank. SIGINT, SIGTERM and SIGUSR1 go to all processes: they save and end. When one fails, all end; with
+--min-processes, those that were not killed start again, and resume from the last checkpoint. On several machines:
+srun returnn-tf my.config ++distributed "{}". More: returnn-tf explain clusters.
 """
 _PROGRAM = "from returnn_tf.cli.main import main; sys.exit(main())"
 
 
 @register_command(
     "launch",
-    "--processes N CONFIG ... [++key value ...]",
+    "--processes N [--min-processes N] CONFIG ... [++key value ...]",
     "train with several processes on this machine",
     own_help=lambda _: _parser().format_help(),
     group="train",
@@ -46,11 +48,15 @@ def run(args: list[str]) -> int:
             'start the processes without it: srun returnn-tf my.config ++distributed "{}"'
             % (member.rank, member.size, member.source)
         )
-    return processes.run(python_command(_PROGRAM, *rest), parsed)
+    if parsed.min_processes is not None and parsed.min_processes > parsed.processes:
+        raise CommandError(
+            "launch: --min-processes %d is more than --processes %d" % (parsed.min_processes, parsed.processes)
+        )
+    return processes.run(python_command(_PROGRAM, *rest), parsed.processes, parsed.min_processes)
 
 
-def _parsed(args: list[str]) -> tuple[int, list[str]]:
-    """Return the number of processes, and the arguments of each, which begin with the first one that is no option."""
+def _parsed(args: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options, and the arguments of each process, which begin with the first one that is no option."""
     parser = _parser()
     start = 0
     while start < len(args) and args[start].startswith("-"):
@@ -58,7 +64,7 @@ def _parsed(args: list[str]) -> tuple[int, list[str]]:
     parsed = parser.parse_args([*args[:start], *args[start : start + 1]])
     if args[start] == "launch":
         raise CommandError("launch: expected a config, not launch once more")
-    return parsed.processes, args[start:]
+    return parsed, args[start:]
 
 
 def _parser() -> CommandParser:
@@ -69,6 +75,12 @@ def _parser() -> CommandParser:
         required=True,
         metavar="N",
         help="number of processes; with GPUs, one for each",
+    )
+    parser.add_argument(
+        "--min-processes",
+        type=positive,
+        metavar="N",
+        help="start again without processes that were killed, as long as so many are left",
     )
     parser.add_argument("command", metavar="CONFIG ...", help="configs, options and ++key value, as without launch")
     return parser

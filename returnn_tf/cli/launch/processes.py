@@ -4,6 +4,8 @@ The first one has the output of this process; the lines of the others pass throu
 this process goes to all of them, once each, as each has a session of its own: a Ctrl-C of the terminal reaches this
 process only. When one has failed, the others, whose watchdog names it, have some seconds to end by themselves. If this
 process is killed, the kernel kills the ranks.
+
+Where fewer processes will do, too, those that were killed are left out, and the others start again.
 """
 
 from __future__ import annotations
@@ -32,25 +34,51 @@ _PAUSE = 0.5  # seconds between looks at the processes without a signal of the k
 _BLOCK = 1 << 16
 _LONGEST_LINE = 1 << 16
 _PR_SET_PDEATHSIG = 1
-#: Exit codes of a rank that means the others can't go on. Others tell that it was stopped and has saved, such as the
-#: ``requeue_exit_code`` of its config, which is not known here: the rest may still be saving.
-_FAILED = (1, 2)
+_GPUS = "CUDA_VISIBLE_DEVICES"
+#: Exit codes of a rank that means the others can't go on, and of one that was stopped by a signal.
+_FAILED, _STOPPED = (1, 2), tuple(128 + number for number in STOP_SIGNALS)
 
 
-def run(command: Sequence[str], number: int) -> int:
+def run(command: Sequence[str], number: int, least: Optional[int] = None) -> int:
     """Run a command in several processes until all have ended.
 
     :param command: that of each process
     :param number: of processes
+    :param least: the command runs again without those that were lost, as long as so many are left; None: it does not
     :return: the exit code: of the process that failed first, else of the first rank whose code is not 0
     """
+    environ = dict(os.environ)
+    if least is not None:
+        environ[membership.LEAST] = str(least)
+    with _Signals() as signals:
+        while True:
+            code, lost = _run_once(command, number, environ, signals)
+            if not lost or least is None or number - len(lost) < least or signals.received():
+                return code
+            environ.update(_gpus_without(lost, number, environ))
+            number -= len(lost)
+            _say("starting again with %d process%s; they resume from the last checkpoint"
+                 % (number, "" if number == 1 else "es"))  # fmt: skip
+
+
+def _run_once(
+    command: Sequence[str], number: int, environ: Mapping[str, str], signals: _Signals
+) -> tuple[int, list[int]]:
+    """Return the exit code, and the ranks that were lost, unless all were to stop."""
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(_held_port()) for _ in range(number)]
-        signals = stack.enter_context(_Signals())
         group = stack.enter_context(_Group(signals))
-        for environ in environments(ports, secrets.token_hex(), os.environ):
-            group.start(command, environ)
-        return group.wait()
+        for own in environments(ports, secrets.token_hex(), environ):
+            group.start(command, own)
+        return group.wait(), group.lost
+
+
+def _gpus_without(lost: Sequence[int], number: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which the processes use no GPU of those that were lost, where there is one for each."""
+    gpus = environ.get(_GPUS, "").split(",")
+    if len(gpus) < number:
+        return {}
+    return {_GPUS: ",".join(gpu for rank, gpu in enumerate(gpus) if rank not in lost)}
 
 
 def environments(ports: Sequence[int], secret: str, environ: Mapping[str, str]) -> list[dict[str, str]]:
@@ -161,7 +189,10 @@ class _Group:
         self._signals = signals
         self._processes: list[subprocess.Popen[bytes]] = []
         self._codes: dict[int, int] = {}  # of those that have ended, by rank, first to last
+        self._reports: list[int] = []  # by rank: the end of a pipe by which it reports that it is done
+        self._failed: list[int] = []  # ranks, first to last
         self._failed_at: Optional[float] = None
+        self._stopping = False  # a signal has told all to stop
         self._told = False  # the ranks that are left got SIGTERM after another one failed
         self._selector = selectors.DefaultSelector()
 
@@ -179,22 +210,35 @@ class _Group:
             for file in (process.stdout, process.stderr):
                 if file is not None:
                     file.close()
+        for report in self._reports:
+            os.close(report)
         self._selector.close()
+
+    @property
+    def lost(self) -> list[int]:
+        """Return the ranks that were killed, here or by somebody else, unless all were to stop."""
+        return [] if self._stopping else [rank for rank, code in sorted(self._codes.items()) if code < 0]
 
     def start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start the process of the next rank."""
         output: Optional[int] = subprocess.PIPE if self._processes else None
-        self._processes.append(
-            subprocess.Popen(
+        report, end = os.pipe()
+        os.set_blocking(report, False)
+        self._reports.append(report)
+        try:
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environ,
+                env={**environ, membership.REPORT: membership.report_to(end)},
+                pass_fds=[end],
                 start_new_session=True,
                 preexec_fn=_killed_with(os.getpid()),
             )
-        )
+        finally:
+            os.close(end)
+        self._processes.append(process)
 
     def wait(self) -> int:
         """Pass on output and signals until all processes have ended; return the exit code."""
@@ -207,11 +251,12 @@ class _Group:
         while len(self._codes) < number:
             self._pass_on(_PAUSE)
             for signum in self._signals.received():
+                self._stopping = True
                 self._send(signum)
             self._look()
             self._end_the_rest()
         self._pass_on(0.0)
-        failed = [code for code in self._codes.values() if _is_failure(code)]
+        failed = [self._codes[rank] for rank in self._failed]
         codes = failed or [code for _, code in sorted(self._codes.items()) if code] or [0]
         return codes[0] if codes[0] >= 0 else 128 - codes[0]
 
@@ -235,12 +280,29 @@ class _Group:
                 continue
             code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
             self._codes[rank] = code
-            if _is_failure(code) and self._failed_at is None:
+            if not self._is_failure(rank, code):
+                continue
+            self._failed.append(rank)
+            if self._failed_at is None:
                 self._failed_at = time.monotonic()
                 left = len(self._processes) - len(self._codes)
                 how = "was killed by %s" % name_of(-code) if code < 0 else "has ended with exit code %d" % code
                 what = "; the others have %.0f s to end" % _PATIENCE if left else ""
                 _say("rank %d (process %d) %s%s" % (rank, process.pid, how, what))
+
+    def _is_failure(self, rank: int, code: int) -> bool:
+        """Return whether a rank has failed that has ended with this code.
+
+        Another one than usual is the ``requeue_exit_code`` of its config, which is not known here, if the rank has
+        reported that it is done; the rest may still be saving. Else code of the user has ended the process.
+        """
+        if code < 0 or code in _FAILED:
+            return True
+        if code in (0, *_STOPPED) or self._stopping:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            return not os.read(self._reports[rank], 1)
+        return True
 
     def _end_the_rest(self) -> None:
         """After one has failed, end those that don't end by themselves."""
@@ -254,10 +316,6 @@ class _Group:
             self._send(signal.SIGTERM)
         if seconds > _PATIENCE + _LAST_SECONDS:
             self._send(signal.SIGKILL)
-
-
-def _is_failure(code: int) -> bool:
-    return code < 0 or code in _FAILED
 
 
 def _killed_with(parent: int) -> Callable[[], None]:

@@ -1,5 +1,7 @@
 """Elastic mode, ``horovodrun --min-np``: processes may leave and join during training.
 
+With ``returnn-tf launch --min-processes`` all processes end when one is lost, and the launcher starts fewer of them.
+
 The committed state is on disk: the checkpoints of epochs, and the mid-epoch ones of ``save_every_steps``. When a
 process is lost, the others rendezvous again, load the newest checkpoint and resume with the sequences that none of them
 had done by then; when one joins, that happens at the next checkpoint. So a lost process costs at most the steps since
@@ -16,6 +18,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import HorovodError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.training import TrainingSettings
+from returnn_tf.engine.distributed import membership
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
@@ -23,6 +26,11 @@ from returnn_tf.util.lazy_tf import tf
 def requested() -> bool:
     """Return whether horovodrun started this process in elastic mode."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
+
+
+def starts_again() -> bool:
+    """Return whether ``returnn-tf launch`` starts the processes again, but fewer, when one is lost."""
+    return membership.LEAST in os.environ
 
 
 def lost_rank(exc: BaseException) -> Exception:
@@ -35,18 +43,21 @@ def lost_rank(exc: BaseException) -> Exception:
 def check(world: Any, config: Config) -> None:
     """Check that the config allows elastic mode, if the processes were started in it.
 
-    :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost; or
-        ``save_sharded``, where a lost process leaves the chief waiting for its share while the others regroup
+    :raises ConfigError: ``start_epoch`` is set, which would restart training whenever a process is lost; or, with
+        Horovod, ``save_sharded``, where a lost process leaves the chief waiting for its share while the others regroup
     """
-    if not world.elastic:
+    if not world.elastic and not starts_again():
         return
     if TrainingSettings(config).start_epoch != "auto":
         raise HorovodError(
             "%s: whenever a process is lost, elastic training resumes from its newest checkpoint, but start_epoch "
-            "would restart it. Remove it, or start without --min-np."
-            % TrainingSettings(config).describe_source("start_epoch")
+            "would restart it. Remove it, or start without %s."
+            % (
+                TrainingSettings(config).describe_source("start_epoch"),
+                "--min-np" if world.elastic else "--min-processes",
+            )
         )
-    if CheckpointSettings(config).save_sharded:
+    if world.elastic and CheckpointSettings(config).save_sharded:
         raise HorovodError(
             "%s: it needs all processes until a checkpoint is written, but in elastic training they may leave at any "
             "time. Remove it, or start without --min-np." % CheckpointSettings(config).describe_source("save_sharded")

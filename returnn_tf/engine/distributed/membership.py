@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +25,9 @@ RANK, LOCAL_RANK, LOCAL_SIZE, ADDRESSES = _OWN = (
 )
 #: Set by ``returnn-tf launch``: a secret that its processes share.
 SECRET = "RETURNN_TF_SECRET"
+#: Set by ``returnn-tf launch``: where a process reports that it is done, see `report_done`; the least number of
+#: processes with which it starts again after some are lost.
+REPORT, LEAST = "RETURNN_TF_REPORT", "RETURNN_TF_MIN_PROCESSES"
 #: Set by the user: the first of the ports of a host, where only the hosts are known.
 PORT = "RETURNN_TF_PORT"
 #: Set by the user, for MPI: the hosts in the order of the ranks, ``node1:4,node2:4``.
@@ -84,6 +89,20 @@ def find(environ: Mapping[str, str]) -> Optional[Membership]:
     if "SLURM_STEP_NUM_TASKS" in environ:
         return _of_slurm(environ)
     return None
+
+
+def report_to(pipe: int) -> str:
+    """Return the value of `REPORT` for the end of a pipe, which is passed on to the process."""
+    return "%d:%d" % (pipe, os.fstat(pipe).st_ino)
+
+
+def report_done(environ: Mapping[str, str]) -> None:
+    """Report to ``returnn-tf launch`` that this process is done, and ends with the exit code that it should."""
+    pipe, _, inode = environ.get(REPORT, "").partition(":")
+    # a child of the process has the variable without the pipe, whose number may be that of another file
+    with contextlib.suppress(OSError, ValueError):
+        if os.fstat(int(pipe)).st_ino == int(inode):
+            os.write(int(pipe), b".")
 
 
 def host_of(address: str) -> str:

@@ -20,7 +20,7 @@ from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.engine.distributed.engines import Choice
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.horovod import HorovodCollectives
-from returnn_tf.engine.distributed.membership import ADDRESSES
+from returnn_tf.engine.distributed.membership import ADDRESSES, report_done
 from returnn_tf.engine.distributed.options import options_of
 from returnn_tf.engine.distributed.tf_collectives import TensorFlowCollectives
 from returnn_tf.engine.distributed.watchdog import Watchdog
@@ -98,6 +98,7 @@ class World:
 
     def leave(self) -> None:
         """Announce that this process ends cleanly, so that the others go on."""
+        report_done(os.environ)
 
     def failed(self, message: str) -> None:
         """Report that this process ends because of an error, so that the others end too."""
@@ -144,7 +145,8 @@ class MultiProcessWorld(World):
             atexit.register(self.leave)
 
     def leave(self) -> None:
-        """Announce the clean end to the watchdogs of the other ranks."""
+        """Announce the clean end to the launcher, and to the watchdogs of the other ranks."""
+        super().leave()
         if self._watchdog is not None:
             self._watchdog.leave()
 
@@ -276,7 +278,8 @@ def _connected(config: Config, options: Distributed, choice: Choice) -> World:
         devices.set_up(config, world.local_rank, world.local_size)
         return world
     member = choice.member
-    if options.check_size:
+    # launch may have started again with fewer processes than the scheduler knows of
+    if options.check_size and not elastic.starts_again():
         check_world_size(1 if member is None else member.size, engine=TENSORFLOW)
     if member is None or member.size == 1:
         return World()
