@@ -1,4 +1,4 @@
-"""Runs shared by the tests of reliability."""
+"""Runs shared by the tests of reliability; how long ranks took to end after a fault."""
 
 from __future__ import annotations
 
@@ -8,6 +8,23 @@ from collections.abc import Iterator
 import pytest
 
 from tests.reliability import toy
+
+#: A property of reports: the seconds from a fault of a rank to the end of all ranks.
+SECONDS_TO_END = "seconds_to_end"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell the distribution of these seconds."""
+    passed = terminalreporter.getreports("passed")
+    seconds = sorted(
+        float(value) for report in passed for name, value in report.user_properties if name == SECONDS_TO_END
+    )  # type: ignore[arg-type]
+    if seconds:
+        median, most = (seconds[int(part * (len(seconds) - 1))] for part in (0.5, 0.95))
+        terminalreporter.line(
+            "%d faults of ranks, seconds until all ranks had ended: median %.1f, 95 %% within %.1f, at most %.1f"
+            % (len(seconds), median, most, seconds[-1])
+        )
 
 
 @pytest.fixture(scope="session")

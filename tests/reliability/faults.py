@@ -1,11 +1,13 @@
-"""Signals at exact places of a run: the toy's setting ``fault = (place, number, signal)``.
+"""Faults at exact places of a run: the toy's setting ``fault = (place, number, fault)``.
 
 ``("step", 30, "SIGTERM")`` sends the process a signal in its 30th step, which goes on once the signal was heard.
+``("step", 30, "exit")`` does what `ACTIONS` says, there and at the same place from then on.
 ``("step", 30, 2)`` waits there for a signal from outside, but only in the first two processes in the folder.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import signal
@@ -15,21 +17,40 @@ from typing import Any, Callable, Optional
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.distributed import world
+from returnn_tf.engine.monitoring.reports import Reports
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.support import signals
+from returnn_tf.engine.training.engine import Engine
 from returnn_tf.engine.training.step_boundary import StepBoundary
 from tests.waiting import until
 
 #: Place -> object and the name of its function at which the signal comes.
 PLACES: dict[str, tuple[Any, str]] = {
+    "train": (Engine, "train"),  # before anything is trained
     "step": (StepTrainer, "step"),  # in a step
+    "trained": (Reports, "trained"),  # after the steps of an epoch, before its checkpoint
     "saving": (Saver, "save_within"),  # before a checkpoint within an epoch is made, all others being written
     "batch": (StepBoundary, "after_batch"),  # between two batches of an evaluation
     "trace": (StepTrainer, "_emit"),  # while the first step is traced
     "insert": (HDFWriter, "insert_batch"),  # while task forward writes its file
     "write": (checkpoint_files, "describe"),  # while a checkpoint is written: beside the training
     "rename": (checkpoint_files.os, "replace"),  # while its files are moved to their place
+}
+
+#: Written when a fault comes, so that others can tell how long ago that was.
+STAMP = "fault.time"
+
+
+def _full_disk() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "net/toy")
+
+
+#: What a process does to itself, besides sending itself a signal.
+ACTIONS: dict[str, Callable[[], None]] = {
+    "exit": lambda: os._exit(3),
+    "full": _full_disk,
+    "hang": lambda: time.sleep(1000),
 }
 
 #: Which calls count, where not all do.
@@ -39,8 +60,8 @@ COUNTED: dict[str, Callable[..., bool]] = {"rename": lambda source, target: "toy
 def install(fault: Optional[tuple[Any, ...]]) -> None:
     """Arm a fault.
 
-    :param fault: place, the number of its call from 1, name of the signal, or how many processes wait for one; further
-        ones follow it
+    :param fault: place, the number of its call from 1, name of a signal or an action, or how many processes wait for a
+        signal; further ones follow it
     """
     if fault:
         place, number, *names = fault
@@ -66,7 +87,10 @@ def _failing(function: Callable[..., Any], number: int, names: Any, counted: Cal
 
     def failing(*args: Any, **kwargs: Any) -> Any:
         calls.extend([True] * counted(*args))
-        if len(calls) == number and counted(*args):
+        if len(calls) >= number and names[0] in ACTIONS:
+            pathlib.Path(STAMP).touch(exist_ok=True)
+            ACTIONS[names[0]]()
+        elif len(calls) == number and counted(*args):
             for sent, name in enumerate(names):
                 if isinstance(name, int):
                     _wait_for_a_signal(name)
@@ -80,6 +104,7 @@ def _failing(function: Callable[..., Any], number: int, names: Any, counted: Cal
 
 def _send(number: int) -> None:
     """Send this process a signal, and wait until the thread that hears signals has heard it or ended the process."""
+    pathlib.Path(STAMP).touch()
     stops, insisting = signals._listening[-1:], number in signals._INSISTING
     again = insisting and any(stop._insisted is not None for stop in stops)
     os.kill(os.getpid(), number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -20,13 +21,18 @@ _LAUNCH = [sys.executable, "-m", "returnn_tf", "launch", "--processes", "2"]
 _SIZE = {"train": {"class": "Task12AXDataset", "num_seqs": 60, "seq_ordering": "random"}, "num_epochs": 2}
 
 
-def _waiting(folder: pathlib.Path) -> subprocess.Popen[bytes]:
+def _waiting(folder: pathlib.Path, *options: str) -> subprocess.Popen[bytes]:
     """Start a training, and return when it waits in a step."""
-    toy.write_config(folder, fault=("step", 10, 1), **_SIZE)
-    process = toy.start(folder, _LAUNCH)
+    toy.write_config(folder, fault=("step", 10, 1), save_every_steps=4, **_SIZE)
+    process = toy.start(folder, [*_LAUNCH, *options])
     waiting = folder / "waiting.0"
     until(waiting.exists, "it does not come to the step", ranks_runs.SECONDS, details=lambda: toy.text_of(folder))
     return process
+
+
+def _children(process: subprocess.Popen[bytes]) -> list[int]:
+    """Return the processes of the ranks."""
+    return [int(pid) for pid in pathlib.Path("/proc/%d/task/%d/children" % ((process.pid,) * 2)).read_text().split()]
 
 
 def test_a_signal_to_launch_stops_all_ranks_and_the_same_command_resumes(tmp_path: pathlib.Path) -> None:
@@ -44,12 +50,20 @@ def test_a_signal_to_launch_stops_all_ranks_and_the_same_command_resumes(tmp_pat
 
 def test_a_killed_rank_ends_the_other_one_and_launch(tmp_path: pathlib.Path) -> None:
     process = _waiting(tmp_path)
-    pids = [
-        int(word) for word in pathlib.Path("/proc/%d/task/%d/children" % (process.pid, process.pid)).read_text().split()
-    ]
+    pids = _children(process)
     os.kill(pids[1], signal.SIGKILL)
     assert process.wait(ranks_runs.SECONDS) == 128 + signal.SIGKILL, toy.text_of(tmp_path)
     text = toy.text_of(tmp_path)
     assert "launch: rank 1 (process %d) was killed by SIGKILL; the others have 15 s to end" % pids[1] in text
     assert "rank 1 on %s (last: " % socket.gethostname() in text and "has ended or was killed" in text
     assert not os.path.exists("/proc/%d" % pids[0])
+
+
+def test_the_other_rank_starts_again_alone(tmp_path: pathlib.Path) -> None:
+    """It does what is left of the epoch, from the last checkpoint on."""
+    process = _waiting(tmp_path, "--min-processes", "1")
+    os.kill(_children(process)[1], signal.SIGKILL)
+    assert process.wait(ranks_runs.SECONDS) == 0, toy.text_of(tmp_path)
+    text = toy.text_of(tmp_path)
+    assert "launch: starting again with 1 process;" in text
+    assert re.search("Resuming within epoch 1 after [48] batches", text) and "Saved net/toy.002" in text, text

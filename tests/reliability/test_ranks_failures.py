@@ -147,62 +147,6 @@ def test_another_number_of_ranks_resumes(tmp_path: pathlib.Path, number: int) ->
     assert "train epoch 1, finished after %d steps" % steps in toy.text_of(tmp_path)
 
 
-#: What one rank has otherwise, as lines of its config, and what the message says.
-OTHERWISE: dict[str, tuple[str, list[str]]] = {
-    "settings": ("batch_size += RANK", ["differ in their settings", "batch_size"]),
-    "layer": (
-        "def get_network(epoch, **_): return {'output': {**network['output'], 'L2': 0.1 * RANK}}",
-        ["differ in their network", "layer output"],
-    ),
-    "fewer_sequences": ("Corpus.size -= RANK", ["differ in their data of 'train'", "sequences"]),
-    "other_lengths": ("Corpus.frames += RANK", ["differ in their data of 'train'"]),
-    "data_fails": ("Corpus.fails_at = 21 if RANK else None", ["rank 1 on ", "sequence 21 is broken"]),
-    "labels": ("Corpus.label += 5 * RANK", ["rank 1 on ", "'classes'"]),
-    "nan": (
-        "Corpus.value = float('nan') if RANK else 0.0",
-        ["not finite on rank 1/2", "NaN or Inf, in the key 'data'"],
-    ),
-}
-RANK = """
-import os
-import numpy
-
-RANK = int(next(os.environ[name] for name in %r if name in os.environ))
-
-class Corpus:
-    data_types = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
-    size, frames, label, value, fails_at = 400, 10, 0, 0.0, None
-
-    def __len__(self):
-        return self.size
-
-    def get_seq_len(self, index):
-        return self.frames
-
-    def __getitem__(self, index):
-        if index == self.fails_at:
-            raise ValueError("sequence %%d is broken" %% index)
-        data = numpy.full([self.frames, 9], self.value, "float32")
-        return {"data": data, "classes": numpy.full([self.frames], self.label, "int32")}
-
-train = {"class": "MapDatasetWrapper", "map_dataset": Corpus()}
-num_epochs = 2
-%s
-"""
-
-
-@pytest.mark.parametrize("engine", usual(ranks_runs.ENGINES, ["tensorflow"]))
-@pytest.mark.parametrize("name", usual(OTHERWISE, ["layer", "data_fails"]))
-def test_one_rank_differs(tmp_path: pathlib.Path, name: str, engine: str) -> None:
-    """In what it would train, or in its data: all end, and say what is wrong where."""
-    lines, words = OTHERWISE[name]
-    (tmp_path / "toy.config").write_text(CONFIG % (False, PATIENCE) + RANK % (ranks_runs.RANKS, lines))
-    process = ranks_runs.start(tmp_path, ranks_runs.launcher(engine=engine), ["-m", "returnn_tf", "toy.config"])
-    text = ended(tmp_path, process, GIVEN)
-    for word in words:
-        assert word in text, text[-4000:]
-
-
 WRONG: dict[str, list[str]] = {
     "import sys; sys.modules['horovod'] = None": [
         "Horovod is not installed",

@@ -7,6 +7,7 @@ because the import takes many times longer than such a run: see :class:`Warm`.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import pathlib
@@ -15,6 +16,8 @@ import signal
 import subprocess
 import sys
 import time
+import types
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -159,10 +162,23 @@ class Warm:
         self._server.wait(LONG)
         self._server.stdout.close()
 
-    def start(self, folder: pathlib.Path, *, own_process: bool = False, **overrides: Any) -> int:
-        """Starts a run in a folder with a config, in a session of its own; its process id."""
+    def start(
+        self,
+        folder: pathlib.Path,
+        *,
+        own_process: bool = False,
+        environ: Mapping[str, str] = types.MappingProxyType({}),
+        log: str = "log.txt",
+        **overrides: Any,
+    ) -> int:
+        """Starts a run in a folder with a config, in a session of its own; its process id.
+
+        :param environ: further variables, such as those of a launcher
+        :param log: the file in the folder that gets its output
+        """
         assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps([str(folder), arguments(**overrides), own_process]).encode() + b"\n")
+        request = [str(folder), arguments(**overrides), own_process, dict(environ), log]
+        self._server.stdin.write(json.dumps(request).encode() + b"\n")
         self._server.stdin.flush()
         pid = int(self._event("pid")[0])
         self._running.add(pid)
@@ -221,14 +237,17 @@ def _send(kind: str, pid: int, code: int = 0) -> None:
     os.write(1, json.dumps([kind, pid, code]).ljust(_MESSAGE - 1).encode() + b"\n")
 
 
-def _fork_run(folder: str, args: list[str], own_process: bool) -> int:
+def _fork_run(folder: str, args: list[str], own_process: bool, environ: dict[str, str], log_name: str) -> int:
+    if "HOROVOD_RANK" in environ:
+        importlib.import_module("horovod.tensorflow")
     pid = os.fork()
     if pid:
         return pid
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which the process that forks ignores
     os.chdir(folder)
-    log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.environ.update(environ)
+    log = os.open(log_name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(number, target)
     fork_loading(not own_process)
