@@ -29,16 +29,26 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 class _Server:
-    """The server of this process: where it reads requests and answers, and the seconds of computing of what it ran."""
+    """The server of this process: where it reads requests and answers."""
 
     requests: Optional[BinaryIO] = None
     answers: Optional[BinaryIO] = None
-    seconds = 0.0
+
+
+#: Processes that run things for many tests, until they have been waited for: only then the system counts their seconds
+#: and those of what they ran.
+SERVING: set[int] = set()
 
 
 def computing() -> float:
-    """Return the seconds of computing of all programs so far, and of what they started."""
-    return _Server.seconds
+    """Return the seconds of computing, so far, of `SERVING`, and of what they ran that has ended."""
+    return sum(map(_seconds_of, SERVING))
+
+
+def _seconds_of(pid: int) -> float:
+    """Return the seconds of computing of a process and of its children that it has waited for."""
+    fields = pathlib.Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # user and system, of both
 
 
 def run(
@@ -63,7 +73,7 @@ def run(
         where = os.path.abspath(os.getcwd() if cwd is None else cwd)
         environment = dict(os.environ if env is None else env)
         requests.write(json.dumps([arguments, where, environment, *paths]).encode() + b"\n")
-        (pid,) = json.loads(answers.readline())
+        pid = json.loads(answers.readline())
         try:
             late = not select.select([answers], [], [], timeout)[0]
         except BaseException:  # such as Ctrl-C, which programs in sessions of their own do not get
@@ -72,8 +82,7 @@ def run(
             raise
         if late:
             _kill(pid)
-        code, seconds = json.loads(answers.readline())
-        _Server.seconds += seconds
+        code = json.loads(answers.readline())
         output, errors = (pathlib.Path(path).read_text("utf8", "replace") for path in paths)
     if late:
         raise subprocess.TimeoutExpired(arguments, timeout, output, errors)
@@ -117,6 +126,7 @@ def _start() -> None:
     command = [sys.executable, "-c", code]
     pipe = subprocess.PIPE
     server = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, env=environment, cwd="/")
+    SERVING.add(server.pid)
     atexit.register(_end, server)
     _Server.requests, _Server.answers = server.stdin, server.stdout  # type: ignore[assignment]
 
@@ -125,6 +135,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     assert server.stdin is not None
     server.stdin.close()
     server.wait(60)
+    SERVING.discard(server.pid)
 
 
 def _fork_server() -> bool:
@@ -189,8 +200,8 @@ def serve() -> NoReturn:
                 continue
             _end_with(_exit_code_of(lambda request=line: _become(*json.loads(request))))
         _tell(pid)
-        _, status, usage = os.wait4(pid, 0)
-        _tell(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime)
+        _, status = os.waitpid(pid, 0)
+        _tell(os.waitstatus_to_exitcode(status))
     os._exit(0)
 
 
@@ -223,8 +234,8 @@ def _end_with(code: int) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def _tell(*values: float) -> None:
-    os.write(1, json.dumps(values).encode() + b"\n")
+def _tell(value: int) -> None:
+    os.write(1, json.dumps(value).encode() + b"\n")
 
 
 def _become(arguments: list[str], cwd: str, environment: dict[str, str], output: str, errors: str) -> None:

@@ -46,6 +46,15 @@ def test_stop_within_program(tmp_path, monkeypatch):
     raise AssertionError("the program still runs")
 
 
+@pytest.mark.slow
+def test_seconds_of_programs_count_when_they_end():
+    """Not when the process that forks them does, at the end of the session."""
+    processes.run(["-c", "pass"])
+    before, own = processes.computing(), sum(os.times()[:4])
+    processes.run(["-c", "import time\nwhile time.process_time() < 0.5: pass"])
+    assert processes.computing() - before >= 0.5 > sum(os.times()[:4]) - own
+
+
 @pytest.mark.parametrize(
     "code, status, errors",
     [

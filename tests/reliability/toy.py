@@ -26,7 +26,7 @@ from returnn_tf.cli.main import main as returnn_tf_main
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
 from tests.loading import fork_loading
-from tests.processes import import_all
+from tests.processes import SERVING, import_all
 from tests.results import reproducible
 from tests.waiting import LONG, until
 
@@ -147,6 +147,7 @@ class Warm:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        SERVING.add(self._server.pid)
         self._codes: dict[int, int] = {}
         self._running: set[int] = set()
 
@@ -160,6 +161,7 @@ class Warm:
                 os.killpg(pid, signal.SIGKILL)
         self._server.stdin.close()
         self._server.wait(LONG)
+        SERVING.discard(self._server.pid)
         self._server.stdout.close()
 
     def start(
