@@ -119,6 +119,12 @@ class DimError(ConfigError):
     class_topic = "dims"
 
 
+class DistributedError(ConfigError):
+    """The options of training by several processes are wrong."""
+
+    class_topic = "distributed"
+
+
 class ExportError(ConfigError):
     """A network can't be exported in this way."""
 
@@ -129,12 +135,6 @@ class DataKeyError(ConfigError):
     """A data key is declared wrongly, or not at all."""
 
     class_topic = "extern-data"
-
-
-class HorovodError(ConfigError):
-    """The options of training by several processes are wrong."""
-
-    class_topic = "horovod"
 
 
 class RateError(ConfigError):
@@ -275,16 +275,16 @@ class StepError(DataError):
     class_topic = "failed-step"
 
 
+class DistributedDataError(DataError):
+    """A process of a training by several is lost, or has other data."""
+
+    class_topic = "distributed"
+
+
 class ExportDataError(DataError):
     """An exported model does not compute what the network does, or can't be written."""
 
     class_topic = "export"
-
-
-class HorovodDataError(DataError):
-    """A process of a training by several is lost, or has other data."""
-
-    class_topic = "horovod"
 
 
 class RateDataError(DataError):

@@ -17,7 +17,7 @@ CASES = {
     "returnn-tf che": {"check"},
     "returnn-tf exp": {"explain", "export"},
     "returnn-tf layers soft": {"softmax", "softmax_over_spatial"},
-    "returnn-tf explain hor": {"horovod"},
+    "returnn-tf explain dis": {"distributed"},
     "returnn-tf check --st": {"--strict"},
     "returnn-tf tra": {"train", "transcribe"},
     "returnn-tf transcribe m --seg": {"--segment"},

@@ -71,6 +71,8 @@ def test_list_and_pages(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(re.search(r"(?m)^  %s +\S" % topic, listing) for topic in topics())
     assert main(["explain", "nan", "dims"]) == 0
     assert capsys.readouterr().out == page("nan").rstrip() + "\n\n" + page("dims").rstrip() + "\n"
+    assert main(["explain", "horovod"]) == 0  # as it was called
+    assert capsys.readouterr().out == page("distributed").rstrip() + "\n"
     assert main(["explain", "dmis"]) == 2
     assert "explain: there is no topic 'dmis'. Did you mean 'dims'?" in capsys.readouterr().err
 

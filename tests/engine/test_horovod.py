@@ -12,8 +12,9 @@ from returnn_tf.compat.modules.horovod import get_ctx
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import check_settings
 from returnn_tf.datasets.core.share import Share
-from returnn_tf.engine.distributed import world
+from returnn_tf.engine.distributed import membership, world
 from returnn_tf.engine.distributed.control import Control
+from returnn_tf.engine.distributed.cores import share_of_cores
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.ranks import joined_batches
 from returnn_tf.engine.distributed.watchdog import StallDetector
@@ -21,7 +22,6 @@ from returnn_tf.engine.distributed.world import check_world_size
 from returnn_tf.engine.passes import ranks_report
 from returnn_tf.engine.passes.forward_pass import in_order
 from returnn_tf.engine.passes.progress import PassState, Progress
-from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.scores import added_sums
 from tests.waiting import LONG
 
@@ -221,10 +221,12 @@ def test_other_number_of_ranks() -> None:
 
 
 def test_share_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the scheduler says; what mpirun bound; else a part of all."""
+    """What the scheduler says, of all its tasks here for ranks of `launch`; what mpirun bound; else a part of all."""
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    assert devices.share_of_cores(2, {"SLURM_CPUS_PER_TASK": "3"}) == 3
-    assert devices.share_of_cores(2, {"OMPI_COMM_WORLD_SIZE": "2"}) == 8
-    assert devices.share_of_cores(4, {}) == 2
-    assert devices.share_of_cores(32, {}) == 1
+    assert share_of_cores(2, {"SLURM_CPUS_PER_TASK": "3"}) == 3
+    tasks = {"SLURM_CPUS_PER_TASK": "3", "SLURM_NTASKS": "8", "SLURM_NNODES": "2"}
+    assert share_of_cores(2, tasks) == 3 and share_of_cores(2, {**tasks, membership.RANK: "0"}) == 6
+    assert share_of_cores(2, {"OMPI_COMM_WORLD_SIZE": "2"}) == 8
+    assert share_of_cores(4, {}) == 2
+    assert share_of_cores(32, {}) == 1

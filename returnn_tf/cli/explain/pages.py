@@ -10,6 +10,9 @@ from returnn_tf.config.errors import CommandError, did_you_mean
 from returnn_tf.config.registry import rooms
 from returnn_tf.util.shipped import texts
 
+#: Names that topics had.
+_RENAMED = {"horovod": "distributed"}
+
 
 def topics() -> tuple[str, ...]:
     """Return all topics, sorted."""
@@ -17,10 +20,11 @@ def topics() -> tuple[str, ...]:
 
 
 def page(topic: str) -> str:
-    """Return the Markdown of a topic.
+    """Return the Markdown of a topic, which may have the name that it had.
 
     :raises ConfigError: unknown topic
     """
+    topic = _RENAMED.get(topic, topic)
     if topic not in topics():
         raise CommandError("explain: there is no topic %r. %s" % (topic, did_you_mean(topic, topics(), max_listed=50)))
     return _pages()[topic]

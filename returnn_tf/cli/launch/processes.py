@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 from returnn_tf.engine.distributed import membership
-from returnn_tf.engine.support.devices import share_of_cores
+from returnn_tf.engine.distributed.cores import share_of_cores
 from returnn_tf.engine.support.signals import STOP_SIGNALS, name_of
 
 _HERE = "127.0.0.1"

@@ -1,1 +1,1 @@
-"""Training with several processes: the world, Horovod, heartbeats, failures of ranks."""
+"""Training with several processes: the world, its engines, heartbeats, failures of ranks."""

@@ -15,7 +15,7 @@ import os
 from typing import Any, Callable
 
 from returnn_tf.config import Config
-from returnn_tf.config.errors import HorovodError
+from returnn_tf.config.errors import DistributedError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.distributed import membership
@@ -49,7 +49,7 @@ def check(world: Any, config: Config) -> None:
     if not world.elastic and not starts_again():
         return
     if TrainingSettings(config).start_epoch != "auto":
-        raise HorovodError(
+        raise DistributedError(
             "%s: whenever a process is lost, elastic training resumes from its newest checkpoint, but start_epoch "
             "would restart it. Remove it, or start without %s."
             % (
@@ -58,7 +58,7 @@ def check(world: Any, config: Config) -> None:
             )
         )
     if world.elastic and CheckpointSettings(config).save_sharded:
-        raise HorovodError(
+        raise DistributedError(
             "%s: it needs all processes until a checkpoint is written, but in elastic training they may leave at any "
             "time. Remove it, or start without --min-np." % CheckpointSettings(config).describe_source("save_sharded")
         )

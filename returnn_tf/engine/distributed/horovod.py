@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from returnn_tf.config.errors import HorovodError
+from returnn_tf.config.errors import DistributedError
 from returnn_tf.engine.distributed import elastic
 from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.util.installing import install_command
@@ -96,12 +96,12 @@ def connect(timeout: float, setting: str) -> HorovodCollectives:
     except ModuleNotFoundError as exc:
         if (exc.name or "").split(".")[0] != "horovod":
             raise
-        raise HorovodError(
+        raise DistributedError(
             "%s is set, but Horovod is not installed. Install it: %s. Or start the processes by returnn-tf launch, "
             "which needs no more than TensorFlow." % (setting, install())
         ) from exc
     except ImportError as exc:
-        raise HorovodError(
+        raise DistributedError(
             "%s is set, but this Horovod does not work with TensorFlow: %s. It was built without TensorFlow, "
             "or for another version of it. Rebuild it: pip uninstall -y horovod; %s" % (setting, exc, install())
         ) from exc
@@ -113,7 +113,7 @@ def connect(timeout: float, setting: str) -> HorovodCollectives:
     try:
         hvd.init()
     except Exception as exc:  # MPI and Gloo have their own exception types
-        raise HorovodError(
+        raise DistributedError(
             "Horovod can't start: %s. Start the processes by mpirun, srun or horovodrun; "
             "horovodrun --check-build shows what this Horovod was built with." % exc
         ) from exc

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from returnn_tf.config import Config
-from returnn_tf.config.errors import HorovodError
+from returnn_tf.config.errors import DistributedError
 from returnn_tf.config.options import from_options
 from returnn_tf.config.settings.distributed import (
     HOROVOD,
@@ -49,14 +49,14 @@ def options_of(config: Config) -> Distributed:
             continue
         value = older.value(key)
         if name in given and getattr(found, name) != value:
-            raise HorovodError(
+            raise DistributedError(
                 "%s is %r, but %s has %r: %r. They mean the same: remove one of them."
                 % (older.describe_source(key), value, where, name, getattr(found, name))
             )
         found = dataclasses.replace(found, **{name: value})
     on = older.use_horovod if older.is_set("use_horovod") else None
     if (on is True and found.engine == TENSORFLOW) or (on is False and found.engine == HOROVOD):
-        raise HorovodError(
+        raise DistributedError(
             "%s is %r, but %s has 'engine': %r. Remove one of them."
             % (older.describe_source("use_horovod"), on, where, found.engine)
         )

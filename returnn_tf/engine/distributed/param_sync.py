@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.config.errors import HorovodDataError
+from returnn_tf.config.errors import DistributedDataError
 from returnn_tf.config.settings.distributed import Distributed
 from returnn_tf.engine.distributed.control import Control
 from returnn_tf.util.lazy_tf import tf
@@ -60,7 +60,7 @@ class ParamSync:
         start = time.monotonic()
         sums = self._run(float(self._steps > 0), control.pack(self._count))
         if not control.unpack(sums, self._size):
-            raise HorovodDataError(
+            raise DistributedDataError(
                 "The ranks are not at the same synchronisation of the parameters (here number %i)." % self._count
             )
         self._last = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.config.errors import HorovodDataError
+from returnn_tf.config.errors import DistributedDataError
 from returnn_tf.config.settings.distributed import GRAD, Distributed
 from returnn_tf.engine.distributed.control import SIZE, Control
 from returnn_tf.engine.distributed.options import options_of
@@ -139,7 +139,7 @@ class _Several(Ranks):
         common = _most_frequent([digest for _, digest in sums])
         other = [name for name, digest in sums if digest != common]
         if other:
-            raise HorovodDataError(
+            raise DistributedDataError(
                 "%s: the parameters of %s differ from those of the other ranks, so the ranks no longer train the same "
                 "model. Memory or network of that host may be broken. Start again from the last checkpoint."
                 % (when, ", ".join(other))
@@ -239,7 +239,7 @@ class GradRanks(_Several):
         if not self.control.unpack(result.flag_sums, self.world.size):
             places = self.world.gather([self.world.name, result.step, result.learning_rate])
             text = ", ".join("%s: step %s, learning rate %s" % tuple(place) for place in places)
-            raise HorovodDataError("The ranks do not do the same step: %s." % text)
+            raise DistributedDataError("The ranks do not do the same step: %s." % text)
 
 
 class ParamRanks(_Several):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config.errors import HorovodError
+from returnn_tf.config.errors import DistributedError
 from returnn_tf.config.settings import all_settings
 from returnn_tf.engine.distributed.differences import ABSENT, MAX_SHOWN, difference
 from returnn_tf.engine.distributed.world import World
@@ -34,7 +34,7 @@ def check_same(world: World, facts: Facts) -> None:
     for about in sorted(facts):
         by_rank = world.gather(digest(facts[about]))
         if len(set(by_rank)) > 1:
-            raise HorovodError(difference(about, world.gather(dict(facts[about])), world.hosts()))
+            raise DistributedError(difference(about, world.gather(dict(facts[about])), world.hosts()))
 
 
 def different_names(world: World, facts: Mapping[str, str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from returnn_tf.config.errors import HorovodError
+from returnn_tf.config.errors import DistributedError
 from returnn_tf.config.settings.distributed import AUTO, NCCL, RING
 from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.engine.distributed.membership import Membership, host_of
@@ -46,7 +46,7 @@ class TensorFlowCollectives(Collectives):
         gpus = self._gpus(host_of(member.addresses[member.rank]))
         fault = _not_of_their_own(gpus)
         if fault and communication == NCCL:
-            raise HorovodError("'communication': 'nccl' needs a GPU for each rank, but %s" % fault)
+            raise DistributedError("'communication': 'nccl' needs a GPU for each rank, but %s" % fault)
         if not fault:
             self._device = _Group(2, "/GPU:0", member.size, NCCL)
             self.remark = "gradients by NCCL"

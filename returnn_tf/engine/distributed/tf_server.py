@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from returnn_tf.config.errors import HorovodError
+from returnn_tf.config.errors import DistributedError
 from returnn_tf.util.lazy_tf import tf
 
 _JOB = "worker"
@@ -29,7 +29,7 @@ def start(addresses: Sequence[str], rank: int) -> None:
     context = importlib.import_module("tensorflow.python.eager.context").context()
     missing = [name for name in _METHODS if not hasattr(context, name)]
     if missing:
-        raise HorovodError(
+        raise DistributedError(
             "TensorFlow %s is not known to this engine: its context has no %s. Use a version from 2.16 to 2.21, or "
             "Horovod." % (tf.__version__, ", ".join(missing))
         )
@@ -40,7 +40,7 @@ def start(addresses: Sequence[str], rank: int) -> None:
             device_filters=("/job:%s/task:%d" % (_JOB, rank),),
         )
     except RuntimeError as exc:
-        raise HorovodError(
+        raise DistributedError(
             "TensorFlow has computed something in this process before it joined the others: %s. Code of the config "
             "must not run ops when it is read; a program calls returnn_tf.engine.distributed.world.start first." % exc
         ) from exc
@@ -55,7 +55,7 @@ def start(addresses: Sequence[str], rank: int) -> None:
     try:
         context.ensure_initialized()
     except tf.errors.OpError as exc:
-        raise HorovodError(
+        raise DistributedError(
             "TensorFlow's server of rank %d can't be started at %s: %s. Another program may use the port."
             % (rank, addresses[rank], exc.message)
         ) from exc

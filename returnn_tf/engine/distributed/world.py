@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.errors import HorovodDataError, HorovodError
+from returnn_tf.config.errors import DistributedDataError, DistributedError
 from returnn_tf.config.settings.distributed import HOROVOD, TENSORFLOW, Distributed
 from returnn_tf.engine.distributed import elastic, engines, horovod, rendezvous, tf_server
 from returnn_tf.engine.distributed.collectives import Collectives
+from returnn_tf.engine.distributed.cores import share_of_cores
 from returnn_tf.engine.distributed.engines import Choice
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.horovod import HorovodCollectives
@@ -163,7 +164,7 @@ class MultiProcessWorld(World):
         if self.elastic:
             return elastic.lost_rank(exc)
         time.sleep(_WATCHDOG_SECONDS)
-        return HorovodDataError("Another rank has ended, or the connection to it is broken: %s" % lost)
+        return DistributedDataError("Another rank has ended, or the connection to it is broken: %s" % lost)
 
     @contextlib.contextmanager
     def collective(self, what: str) -> Iterator[None]:
@@ -275,7 +276,7 @@ def _connected(config: Config, options: Distributed, choice: Choice) -> World:
         # in elastic mode the number may have changed since this process was started
         if options.check_size and not world.elastic:
             check_world_size(world.size)
-        devices.set_up(config, world.local_rank, world.local_size)
+        _set_up_devices(config, world.local_rank, world.local_size)
         return world
     member = choice.member
     # launch may have started again with fewer processes than the scheduler knows of
@@ -284,9 +285,13 @@ def _connected(config: Config, options: Distributed, choice: Choice) -> World:
     if member is None or member.size == 1:
         return World()
     rendezvous.meet(member, options.start_timeout)
-    devices.set_up(config, member.local_rank, member.local_size)
+    _set_up_devices(config, member.local_rank, member.local_size)
     tf_server.start(member.addresses, member.rank)
     return MultiProcessWorld(TensorFlowCollectives(member, options.communication), choice.remark)
+
+
+def _set_up_devices(config: Config, local_rank: int, local_size: int) -> None:
+    devices.set_up(config, local_rank, local_size, share_of_cores(local_size) if local_size > 1 else None)
 
 
 def _warn_of_others() -> None:
@@ -318,15 +323,15 @@ def check_world_size(size: int, environ: Optional[Mapping[str, str]] = None, *, 
     environ = os.environ if environ is None else environ
     launcher, number = started_by(environ)
     if launcher and number != size:
-        raise HorovodError(_differs(engine, size, "%s = %d" % (launcher, number), number) + _hint(engine, launcher))
+        raise DistributedError(_differs(engine, size, "%s = %d" % (launcher, number), number) + _hint(engine, launcher))
     tasks = _number(environ, "SLURM_NTASKS")
     # a single task may start several processes itself
     if tasks is not None and tasks > 1 and tasks != size:
-        raise HorovodError(_differs(engine, size, "Slurm's SLURM_NTASKS = %d" % tasks, tasks))
+        raise DistributedError(_differs(engine, size, "Slurm's SLURM_NTASKS = %d" % tasks, tasks))
     slots = _number(environ, "NSLOTS")
     # slots may also be cores for threads: check only if no other process was started
     if slots is not None and slots > 1 and size == 1 and _for_processes(environ):
-        raise HorovodError(_differs(engine, size, "Grid Engine's NSLOTS = %d" % slots, slots))
+        raise DistributedError(_differs(engine, size, "Grid Engine's NSLOTS = %d" % slots, slots))
 
 
 def started_by(environ: Mapping[str, str]) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import HorovodDataError, SettingDataError
+from returnn_tf.config.errors import DistributedDataError, SettingDataError
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.dataset_pass import DatasetPass
@@ -112,6 +112,6 @@ def in_order(world: World, batches: Iterable[list[Any]]) -> Iterator[Any]:
             yield waiting[position % world.size].popleft()
             position += 1
     if any(waiting):
-        raise HorovodDataError(
+        raise DistributedDataError(
             "Sequence %i is missing in the results of the ranks; is it too long for the limits?" % position,
         )

@@ -29,7 +29,7 @@ _DEVICE = re.compile(r"^(cpu|gpu(\d*)|all)$")
 _for_rank: list[int] = []  # the local rank for which the device was chosen
 
 
-def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
+def set_up(config: Config, local_rank: int = 0, local_size: int = 1, cores: Optional[int] = None) -> None:
     """Choose the device; to be called before anything is computed.
 
     ``cpu``; ``gpu`` or ``gpu<index>``; absent or ``all``: a GPU if there is one. GPU memory is taken as it is needed.
@@ -38,6 +38,7 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
 
     :param local_rank: of this process on its host
     :param local_size: number of processes on this host
+    :param cores: share of this process if there are several, the number of its threads unless the config has one
     :raises ConfigError: another value, or a GPU that does not exist
     """
     if _for_rank:
@@ -58,30 +59,14 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1) -> None:
             % (wanted, len(gpus))
         )
     options = LoggingSettings(config).tf_session_opts or {}
-    if local_size > 1:
-        options = {"intra_op_parallelism_threads": share_of_cores(local_size), **options}
+    if cores is not None:
+        options = {"intra_op_parallelism_threads": cores, **options}
     _session_options(options)
     if gpus:
         visible = [] if wanted == "cpu" else gpus[index : index + 1]
         _unless_running(lambda: tf.config.set_visible_devices(visible, "GPU"), "device")
         for gpu in visible:
             _unless_running(partial(tf.config.experimental.set_memory_growth, gpu, True), "device")
-
-
-def share_of_cores(local_size: int, environ: Optional[Mapping[str, str]] = None) -> int:
-    """Return the number of threads for each of the ``local_size`` processes of a host."""
-    environ = os.environ if environ is None else environ
-    if environ.get("SLURM_CPUS_PER_TASK", "").isdigit():
-        cores = int(environ["SLURM_CPUS_PER_TASK"])
-        if "RETURNN_TF_RANK" in environ:  # of launch: its processes share the cores of all tasks on this machine
-            tasks, nodes = (environ.get(name, "") for name in ("SLURM_NTASKS", "SLURM_NNODES"))
-            cores = cores * (int(tasks) // int(nodes) if tasks.isdigit() and nodes.isdigit() else 1) // local_size
-        return max(cores, 1)
-    there = os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
-    if "OMPI_COMM_WORLD_SIZE" in environ and allowed * local_size <= there:
-        return allowed  # mpirun has bound each process to its own cores
-    return max(allowed // local_size, 1)
 
 
 def _gpu_of_rank(local_rank: int, local_size: int, number: int) -> int:
