@@ -186,10 +186,11 @@ def test_options_that_do_not_fit(network, layer, options, message):
         transcripts(network, layer, 1, **options)
 
 
-def test_frames_of_ctc_labels_of_a_blank_in_front():
+def test_frames_of_ctc_with_the_blank_in_front():
+    """Labels have the numbers of their classes, as the loss has it."""
     scores = np.log(np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]))
-    assert frames_of_ctc(scores, [[0, 1], [2]], 0) == [((1, 2), (2, 3)), None]  # there is no label 2
-    assert frames_of_ctc(scores, [[1]], -3) == [((1, 3),)]  # a blank in frame 1 would be as good
+    assert frames_of_ctc(scores, [[1, 2], [3], [0]], 0) == [((1, 2), (2, 3)), None, None]  # 3 is no label, 0 the blank
+    assert frames_of_ctc(scores, [[2]], -3) == [((1, 3),)]  # a blank in frame 1 would be as good
 
 
 def test_frames_of_attention_leave_out_frames_without_much_weight():

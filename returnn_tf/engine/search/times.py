@@ -22,6 +22,7 @@ from returnn_tf.engine.search.end_labels import loop_of_search
 from returnn_tf.engine.transcripts.best_path import Frames, best_paths, ctc_frames
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.losses.ctc import CtcLoss
+from returnn_tf.layers.search.ctc_greedy import CtcGreedyLayer
 from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.tensor import Data, Dim
 
@@ -60,6 +61,8 @@ def times_layer(plan: Plan, node: Node, name: Optional[str]) -> Optional[TimesLa
     loop = loop_of_search(plan, node)
     if name is not None:
         return _named(plan, name, loop)
+    if isinstance(node.layer, CtcGreedyLayer):
+        return TimesLayer(Times.CTC, node.layer.source.path, node.layer.plan.blank, node.layer.input_type == "log_prob")
     if loop is not None and loop.ending.end is None and _is_path(plan.layers.get(loop.path)):
         return TimesLayer(Times.PATH, loop.path)
     for loss in plan.losses:
@@ -112,15 +115,14 @@ def frames_of_ctc(log_probs: NDArray[Any], sequences: Sequence[Sequence[int]], b
     """Return the frames of labels on their best CTC paths.
 
     :param log_probs: [frames, classes]
-    :param sequences: labels of the hypotheses, in which the blank takes no place: label i is class i, or i + 1
+    :param sequences: labels of the hypotheses, which are numbered as the classes, as in the loss ``ctc``
     :param blank: class, negative from the end
     :return: None for a hypothesis with another label, or with more than there are frames for
     """
     classes = log_probs.shape[1]
     blank %= classes
-    shifted = [[label + (label >= blank) for label in labels] for labels in sequences]
-    known = [max(labels, default=0) < classes for labels in shifted]
-    found = iter(ctc_frames(log_probs, [labels for labels, is_known in zip(shifted, known) if is_known], blank))
+    known = [all(label < classes and label != blank for label in labels) for labels in sequences]
+    found = iter(ctc_frames(log_probs, [labels for labels, is_known in zip(sequences, known) if is_known], blank))
     return [next(found) if is_known else None for is_known in known]
 
 

@@ -156,13 +156,7 @@ class Transcriber:
         if self._options.confidence == ENTROPY:
             by_frame = entropy_confidence(log_probs)
             return [[float(by_frame[first:past].min()) for first, past in of_own]]
-        blank = self._times.blank % log_probs.shape[1]
-        return [
-            [
-                float(np.exp(log_probs[first:past, label + (label >= blank)].max()))
-                for label, (first, past) in zip(own, of_own)
-            ]
-        ]
+        return [[float(np.exp(log_probs[first:past, label].max())) for label, (first, past) in zip(own, of_own)]]
 
 
 def _pieces(
