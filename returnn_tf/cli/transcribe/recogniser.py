@@ -37,7 +37,6 @@ from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.confidence import entropy_confidence
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
 from returnn_tf.graph.layer import Node
-from returnn_tf.layers.search.ctc_greedy import CtcGreedyLayer
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.search import output_layers, search_plan, transcript_options
 from returnn_tf.tasks.setting_checks import check_all_settings
@@ -280,9 +279,6 @@ class Recogniser:
         names = LabelNames(self.net.plan, self.net.config, self.audio.dataset)
         labels = node.output.sparse_dim
         seconds = TaskSettings(self._config).search_frame_seconds or self.audio.frame_seconds
-        if isinstance(node.layer, CtcGreedyLayer):
-            assert labels is not None
-            return DecodedLayer(self.net, node.layer.source, names.names(labels), node.layer.plan.blank, seconds)
         if labels is not None:
             return SearchedLayer(self.net, path, names.names(labels), seconds)
         dim = node.output.feature_dim
