@@ -96,9 +96,9 @@ def timed(pieces: Any) -> list[tuple[str, Optional[float], Optional[float]]]:
 def test_greedy_ctc():
     (first, second), graph = transcripts(GREEDY, "output")
     assert graph.times.kind is Times.CTC
-    assert timed(first.best.labels) == [("th@@", 0.5, 1.5), ("e", 2.0, 2.5), ("cat", 3.5, 5.0)]
-    assert timed(first.best.words) == [("the", 0.5, 2.5), ("cat", 3.5, 5.0)]
-    assert timed(second.best.words) == [("cat", 0.0, 0.5), ("cat", 1.5, 2.0)]
+    assert timed(first.best.labels) == [("th@@", 0.5, 1.6), ("e", 2.0, 2.6), ("cat", 3.5, 5.0)]
+    assert timed(first.best.words) == [("the", 0.5, 2.6), ("cat", 3.5, 5.0)]
+    assert timed(second.best.words) == [("cat", 0.0, 0.6), ("cat", 1.5, 2.0)]
     assert (first.duration, second.duration) == (5.0, 2.0)
     sure = np.exp(5) / (np.exp(5) + 3)
     np.testing.assert_allclose([word.confidence for word in first.best.words], sure, rtol=1e-5)
@@ -116,8 +116,8 @@ def test_greedy_ctc_by_entropy():
 def test_labels_chosen_frame_by_frame():
     (first, second), graph = transcripts(FRAMEWISE, "decision")
     assert graph.times.kind is Times.PATH
-    assert timed(second.best.words) == [("cat", 0.0, 0.5), ("cat", 1.5, 2.0)]
-    assert timed(first.best.labels)[0] == ("th@@", 0.5, 1.0)
+    assert timed(second.best.words) == [("cat", 0.0, 0.6), ("cat", 1.5, 2.0)]
+    assert timed(first.best.labels)[:2] == [("th@@", 0.5, 1.0), ("th@@", 1.0, 1.6)]  # a label is one frame
     assert len(second.hypotheses) == 4
 
 
@@ -136,7 +136,7 @@ def test_posterior_of_the_beam():
 def test_attention():
     (first,), graph = transcripts(ATTENTION, "decision", count=1)
     assert graph.times.kind is Times.ATTENTION and graph.times.path == "output/weights"
-    assert timed(first.best.words) == [("the", 0.5, 2.5), ("cat", 3.5, 5.0)]
+    assert timed(first.best.words) == [("the", 0.5, 2.6), ("cat", 3.5, 5.0)]
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_ctc_is_preferred_to_attention():
     """The labels of the decoder are those of CTC, and the end."""
     (first,), graph = transcripts(JOINT, "decision", count=1)
     assert graph.times.kind is Times.CTC and graph.times.path == "ctc"
-    assert timed(first.best.words) == [("the", 0.5, 2.5), ("cat", 3.5, 5.0)]
+    assert timed(first.best.words) == [("the", 0.5, 2.6), ("cat", 3.5, 5.0)]
 
 
 @pytest.mark.slow

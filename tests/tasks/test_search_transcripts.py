@@ -50,9 +50,9 @@ def run(**changes: Any) -> pathlib.Path:
 def test_ctm() -> None:
     lines = run(search_output_file_format="ctm").read_text().splitlines()
     assert lines == [
-        "seq-0 1 0.500 2.000 the 0.980",
+        "seq-0 1 0.500 2.100 the 0.980",
         "seq-0 1 3.500 1.500 cat 0.980",
-        "seq-1 1 0.000 0.500 cat 0.980",
+        "seq-1 1 0.000 0.600 cat 0.980",
         "seq-1 1 1.500 0.500 cat 0.980",
     ]
 

@@ -81,8 +81,9 @@ class TaskSettings(SettingGroup):
         "txt",
         help="format of search_output_file: lines of texts alone; a Python dict from tag to text; lines of tag, log "
         "score and text, separated by tabs; words with times and confidence as NIST CTM, as JSON lines, or in a folder "
-        "with a file for each sequence as SubRip subtitles or TextGrid of Praat; n-best lists",
-        choices=["txt", "py", "tsv", "ctm", "jsonl", "nbest", "srt", "textgrid"],
+        "with a file for each sequence as SubRip subtitles or TextGrid of Praat; n-best lists; "
+        "lattices as text of Kaldi or, in a folder, as SLF of HTK",
+        choices=["txt", "py", "tsv", "ctm", "jsonl", "kaldi", "nbest", "slf", "srt", "textgrid"],
     )
     search_times: Optional[str] = setting(
         None,

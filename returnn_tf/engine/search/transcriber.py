@@ -16,6 +16,10 @@ from returnn_tf.engine.transcripts.best_path import Frames, frames_of_path
 from returnn_tf.engine.transcripts.confidence import entropy_confidence, posterior_confidence, posteriors
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece, Transcript
 
+#: Seconds: how long a label goes on behind its frames, before a pause. Networks put a label where they are sure of it,
+#: not where it ends; longer pauses are silence.
+_LONGER = 0.1
+
 
 class _Sequence(NamedTuple):
     """What the graph gives for one sequence, its hypotheses best first.
@@ -92,9 +96,11 @@ class Transcriber:
         labels = [list(without_end(each, self._ends)) for each in sequence.labels]
         frames = self._frames(sequence, labels)
         seconds = self._seconds(sequence, input_len)
+        step = self._frame_seconds
+        duration = None if step is None or input_len is None else input_len * step
         confidence = self._label_confidence(sequence, labels, frames)
         pieces = [
-            _pieces(self._labels.each(own), of_own, seconds, sure)
+            _pieces(self._labels.each(own), _spans(of_own, seconds, duration), sure)
             for own, of_own, sure in zip(labels, frames, confidence)
         ]
         words = [self._labels.spelling.words(own) for own in pieces]
@@ -111,9 +117,9 @@ class Transcriber:
                 for name, values in sequence.parts.items()
                 if len(values[place]) == len(sequence.labels[place])  # else steps without label have scores, too
             }
-            hypotheses.append(Hypothesis(own, of_words, score, parts, by_label))
-        step = self._frame_seconds
-        return Transcript(tag, tuple(hypotheses), None if step is None or input_len is None else input_len * step)
+            spans = [(first, past) for _, first, past in self._labels.spelling.spans([piece.text for piece in own])]
+            hypotheses.append(Hypothesis(own, of_words, score, parts, by_label, spans))
+        return Transcript(tag, tuple(hypotheses), duration)
 
     def _frames(self, sequence: _Sequence, labels: list[list[int]]) -> list[Optional[Frames]]:
         """Return the frames of the labels of each hypothesis."""
@@ -159,17 +165,32 @@ class Transcriber:
         return [[float(np.exp(log_probs[first:past, label].max())) for label, (first, past) in zip(own, of_own)]]
 
 
+def _spans(
+    frames: Optional[Frames], seconds: Optional[float], duration: Optional[float]
+) -> Optional[list[tuple[float, float]]]:
+    """Return start and end of each label: it goes on behind its frames until the next one, for at most `_LONGER`.
+
+    :param seconds: of a frame
+    :return: None if frames or seconds are unknown
+    """
+    if frames is None or seconds is None or duration is None:
+        return None
+    starts = [first * seconds for first, _ in frames]
+    ends = [past * seconds for _, past in frames]
+    return [
+        (start, max(end, min(following, end + _LONGER)))
+        for start, end, following in zip(starts, ends, [*starts[1:], duration])
+    ]
+
+
 def _pieces(
-    names: Sequence[str], frames: Optional[Frames], seconds: Optional[float], confidence: Optional[Sequence[float]]
+    names: Sequence[str], spans: Optional[Sequence[tuple[float, float]]], confidence: Optional[Sequence[float]]
 ) -> tuple[Piece, ...]:
     pieces = []
     for place, name in enumerate(names):
+        start, end = (None, None) if spans is None else spans[place]
         sure = None if confidence is None else min(max(confidence[place], 0.0), 1.0)
-        if frames is None or seconds is None:
-            pieces.append(Piece(name, confidence=sure))
-        else:
-            first, past = frames[place]
-            pieces.append(Piece(name, first * seconds, past * seconds, sure))
+        pieces.append(Piece(name, start, end, sure))
     return tuple(pieces)
 
 

@@ -33,6 +33,7 @@ class Hypothesis:
     :param parts: the score in parts, e.g. ``{"acoustic": -3.5, "lm": -1.2}``; empty if it is not split
     :param label_parts: the same by label, [labels] for each part, with one more number for the label that ends the
         search, if there is one; empty if unknown
+    :param word_labels: of each word: its first label, and the one past its last; empty if unknown
     """
 
     labels: tuple[Piece, ...]
@@ -40,6 +41,7 @@ class Hypothesis:
     score: Optional[float] = None
     parts: Mapping[str, float] = field(default_factory=dict)
     label_parts: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    word_labels: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)
