@@ -12,7 +12,7 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.datasets.config import dataset_from_config, nested_options
-from returnn_tf.datasets.vocabulary import Vocabulary, vocab_labels
+from returnn_tf.datasets.vocabulary import Vocabulary, make_vocabulary, vocab_labels
 from returnn_tf.graph.same_labels import SameLabels
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Dim
@@ -83,6 +83,23 @@ class LabelNames:
         key = self.key(dim)
         return [] if key is None else self.of_key(key)
 
+    def vocabulary(self, dim: Dim) -> Optional[Vocabulary]:
+        """Return what splits text into the labels of an axis as the config says; None if it does not.
+
+        :raises ConfigError, DataError: its options or files are wrong
+        """
+        key = self.key(dim)
+        if key is None:
+            return None
+        of_datasets = [
+            options.get(name) for options in nested_options(self._config, self._dataset) for name in _VOCABULARIES
+        ]
+        for given in (self._plan.extern_data[key].vocab, *of_datasets):
+            if not isinstance(given, (Mapping, Vocabulary)) or vocab_labels(key, given) != list(self.of_key(key)):
+                continue
+            return make_vocabulary(given, owner="labels of %r" % key)
+        return None
+
     def blank(self, dim: Dim) -> Optional[int]:
         """Return the index of the blank of CTC and transducers in an axis, if it is known."""
         return next((self._blanks[each] for each in self._nearest(dim, same_size=True) if each in self._blanks), None)
@@ -97,7 +114,9 @@ class LabelNames:
         return self._known[key]
 
     def _labels(self, key: str) -> Sequence[str]:
-        data = self._plan.extern_data[key]
+        data = self._plan.extern_data.get(key)
+        if data is None:
+            return []
         size = 0 if data.sparse_dim is None else data.sparse_dim.size or 0
         vocab = self._of_vocabulary(key, data.vocab, size)
         if vocab:

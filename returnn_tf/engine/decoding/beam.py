@@ -87,7 +87,8 @@ class BeamDecoder(Decoder):
         super().__init__(num_labels)
         self._library = ctc_library()
         self._blank = -1 if blank is None else blank
-        self._labels, self._lexicon, self._lm, self._log_priors = labels, lexicon, lm, log_priors
+        self.labels = labels
+        self._lexicon, self._lm, self._log_priors = lexicon, lm, log_priors
         self._phrases = weighted(hot_words, labels, num_labels, lexicon)
         self._spellings = None if lexicon is None else lexicon.spellings()
         self._lm_indices = None if lm is None else self._indices(lm)
@@ -101,7 +102,7 @@ class BeamDecoder(Decoder):
             for name, value in asdict(options).items()
             if name not in ("prior_scale", "blank_scale", "nbest")
         }
-        separator = self._labels.separator
+        separator = self.labels.separator
         self._decoder = CtcDecoder(
             self._library,
             {
@@ -124,7 +125,8 @@ class BeamDecoder(Decoder):
 
     def _indices(self, lm: NGramFile) -> NDArray[np.int32]:
         if lm.of_labels:
-            names = [*self._labels.names, *["<unk>"] * (self.num_labels - len(self._labels.names))]
+            own = self.labels.names
+            names = [*own, *["<unk>"] * (self.num_labels - len(own))]
             return indices_in(lm.model, names, lm.path, "labels")
         if self._lexicon is None:
             raise CtcError(

@@ -42,6 +42,10 @@ class DecodedLabels:
         """Return the index of a label; None if there is none of this name."""
         return self._ids.get(name)
 
+    def name(self, index: int) -> str:
+        """Return the name of a label; of one without a name its index."""
+        return self.names[index] if index < len(self.names) else str(index)
+
     def completed(self, labels: Sequence[int]) -> tuple[int, ...]:
         """Return the labels of a word, with the space after it if words are separated by one."""
         labels = tuple(labels)

@@ -1,0 +1,80 @@
+"""Transcripts of what was decoded: labels and words with times and confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.engine.decoding.decoder import Decoded
+from returnn_tf.engine.decoding.labels import DecodedLabels
+from returnn_tf.engine.transcripts.confidence import entropy_confidence, posterior_confidence, posteriors
+from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
+
+
+def hypotheses_of(
+    decoded: Sequence[Decoded],
+    labels: DecodedLabels,
+    log_probs: NDArray[Any],
+    seconds: Optional[float],
+    *,
+    by_entropy: bool = False,
+) -> tuple[Hypothesis, ...]:
+    """Return hypotheses of a decoder with the times and confidence of their labels and words.
+
+    The confidence is the posterior among the hypotheses. Of a single one, that of a label is its highest probability in
+    one of its frames; by entropy, the lowest of its frames; then that of a word is the lowest of its labels.
+
+    :param log_probs: what was decoded, [frames, labels]
+    :param seconds: of all frames; None: there are no times
+    """
+    step = None if seconds is None or not len(log_probs) else seconds / len(log_probs)
+    entropies = entropy_confidence(log_probs) if by_entropy else None
+    found = []
+    for entry in decoded:
+        sure = [
+            float(np.exp(log_probs[first:past, label]).max())
+            if entropies is None
+            else float(entropies[first:past].min())
+            for label, (first, past) in zip(entry.labels, entry.frames)
+        ]
+        pieces = [
+            Piece(labels.name(label), _time(first, step), _time(past, step), confidence)
+            for label, (first, past), confidence in zip(entry.labels, entry.frames, sure)
+        ]
+        found.append(Hypothesis(tuple(pieces), _words(entry, labels, pieces), entry.score, entry.parts))
+    return tuple(found) if by_entropy or len(found) == 1 else _with_posteriors(found)
+
+
+def _time(frame: int, step: Optional[float]) -> Optional[float]:
+    return None if step is None else frame * step
+
+
+def _words(entry: Decoded, labels: DecodedLabels, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    if entry.words is None or entry.word_labels is None:
+        return labels.spelling.words(pieces)
+    words = []
+    for word, (first, past) in zip(entry.words, entry.word_labels):
+        if past - first > 1 and entry.labels[past - 1] == labels.space:
+            past -= 1
+        own = pieces[first:past]
+        words.append(Piece(word, own[0].start, own[-1].end, min(piece.confidence or 0.0 for piece in own)))
+    return tuple(words)
+
+
+def _with_posteriors(found: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
+    weights = posteriors([hypothesis.score or 0.0 for hypothesis in found])
+    by_labels = [[piece.text for piece in hypothesis.labels] for hypothesis in found]
+    by_words = [[piece.text for piece in hypothesis.words] for hypothesis in found]
+
+    def sure(pieces: Sequence[Piece], of_all: Sequence[Sequence[str]], place: int) -> tuple[Piece, ...]:
+        values = posterior_confidence(of_all, weights, place)
+        return tuple(replace(piece, confidence=value) for piece, value in zip(pieces, values))
+
+    return tuple(
+        replace(entry, labels=sure(entry.labels, by_labels, place), words=sure(entry.words, by_words, place))
+        for place, entry in enumerate(found)
+    )

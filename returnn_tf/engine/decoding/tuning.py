@@ -1,0 +1,87 @@
+"""Scales on a grid: the error rate of each combination, from posteriors that are computed once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from returnn_tf.config.errors import CtcError, did_you_mean
+from returnn_tf.engine.decoding.beam import BeamOptions
+from returnn_tf.engine.transcripts.edit_distance import Errors
+
+#: Options of the search that can be tuned -> their type.
+TUNED = {
+    "lm_scale": float, "word_score": float, "prior_scale": float, "blank_scale": float,
+    "beam_size": int, "beam_threshold": float, "labels_per_frame": int,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """A combination of values, and the errors with it."""
+
+    values: Mapping[str, float]
+    errors: Errors
+    seconds: float
+
+
+def grid(given: Mapping[str, Sequence[float]], options: BeamOptions) -> list[tuple[dict[str, float], BeamOptions]]:
+    """Return each combination of values, and the options with them.
+
+    :param given: option -> values
+    :raises ConfigError: an option that can't be tuned, or without values
+    """
+    for name, values in given.items():
+        if name not in TUNED:
+            raise CtcError("tune: there is no scale %r. %s" % (name, did_you_mean(name, TUNED, max_listed=10)))
+        if not values:
+            raise CtcError("tune: %r has no values." % name)
+        if name in ("blank_scale", "beam_size", "beam_threshold") and min(values) <= 0:
+            raise CtcError("tune: %s = %g must be above 0." % (name, min(values)))
+    points = []
+    for values in itertools.product(*given.values()):
+        chosen = {name: TUNED[name](value) for name, value in zip(given, values)}
+        points.append((chosen, replace(options, **chosen)))
+    return points
+
+
+def best_of(points: Sequence[Point]) -> Point:
+    """Return the point with the fewest errors; of equal ones the first."""
+    return min(points, key=lambda point: point.errors.total)
+
+
+def table(points: Sequence[Point]) -> list[str]:
+    """Return a table of the error rates and the seconds of decoding, a line for each point; the best is marked."""
+    names = list(points[0].values)
+    rows = [
+        [*("%g" % point.values[name] for name in names), "%.2f%%" % (100 * point.errors.rate), "%.1f" % point.seconds]
+        for point in points
+    ]
+    header = [*names, "word errors", "seconds"]
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    best = best_of(points)
+    lines = ["  ".join(name.rjust(width) for name, width in zip(header, widths))]
+    for point, row in zip(points, rows):
+        mark = "  <- best" if point is best else ""
+        lines.append("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) + mark)
+    return lines
+
+
+def values_of(text: str) -> list[float]:
+    """Return the values that a text lists: ``0.2,0.4``, or from, to and step as ``0.2:1.2:0.2``, both ends included.
+
+    :raises ConfigError: it is neither
+    """
+    try:
+        if ":" not in text:
+            return [float(value) for value in text.split(",")]
+        first, last, step = (float(value) for value in text.split(":"))
+        count = (last - first) / step
+    except (ValueError, ZeroDivisionError):
+        raise CtcError(
+            "tune: %r is neither values as 0.2,0.4 nor first, last and step as 0.2:1.2:0.2." % text
+        ) from None
+    if count < -1e-9 or count > 10000:
+        raise CtcError("tune: from %g to %g in steps of %g there are no values, or too many." % (first, last, step))
+    return [round(first + index * step, 10) for index in range(int(count + 1e-6) + 1)]

@@ -1,0 +1,130 @@
+"""Log posteriors of all sequences of a dataset: of a layer, or of HDF files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from returnn_tf.config.errors import CtcDataError
+from returnn_tf.datasets import Dataset, HDFDataset
+from returnn_tf.engine.data.data_source import DataSource
+from returnn_tf.engine.decoding.posteriors import log_posteriors
+from returnn_tf.engine.passes.dataset_pass import DatasetPass
+from returnn_tf.engine.passes.dump import dump_of
+from returnn_tf.engine.passes.forward_pass import in_order
+from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
+from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.engine.transcripts.words import Spelling
+from returnn_tf.logging.lines import phase_text
+from returnn_tf.tensor import Data
+
+
+class Posteriors(NamedTuple):
+    """The log posteriors of a sequence.
+
+    :param values: [frames, labels]
+    :param seconds: of audio; None if that is not known
+    """
+
+    tag: str
+    values: NDArray[np.float32]
+    seconds: Optional[float]
+
+
+def posteriors_of_layer(
+    forwarder: Forwarder, source: DataSource, epoch: int, frame_seconds: Optional[float]
+) -> Iterator[Posteriors]:
+    """Yield the posteriors of all sequences in the order of the dataset; nothing but on the chief.
+
+    :param forwarder: of a layer [batch, time, labels]
+    :param frame_seconds: between the frames of "data"
+    :raises DataError: the values are no posteriors
+    """
+    net = forwarder.net
+    one_pass: DatasetPass[ForwardResult] = DatasetPass(
+        phase_text("decode", epoch, source.name),
+        forwarder.tensors,
+        lambda tensors, batch: forwarder.run(tensors),
+        source.world,
+    )
+    one_pass.dump = dump_of(net, source.name, epoch, source.world)
+    order = list(forwarder.order)
+    assert forwarder.output.feature_axis is not None
+    feature = order.index(forwarder.output.feature_axis)
+
+    def rows(step: Any) -> list[Posteriors]:
+        result, batch = step.result, step.batch
+        values = np.moveaxis(result.value, feature, -1)
+        (lengths,) = result.lengths.values()
+        inputs = batch.feed.get("data/size0")
+        found = []
+        for row, tag in enumerate(batch.seq_tags):
+            seconds = None if frame_seconds is None or inputs is None else float(inputs[row]) * frame_seconds
+            where = "Layer %r, sequence %r" % (forwarder.layer, tag)
+            found.append(Posteriors(tag, log_posteriors(values[row, : lengths[row]], where), seconds))
+        return found
+
+    state = PassState()
+    with contextlib.closing(one_pass.steps(source.batches(epoch, chunking=None), state)) as steps:
+        yield from in_order(source.world, (rows(step) for step in steps))
+    one_pass.log_end(state)
+
+
+def is_posterior_layer(output: Data) -> bool:
+    """Return whether a layer has a value for each frame and label."""
+    return (
+        output.batch_axis is not None
+        and output.feature_axis is not None
+        and output.dim is not None
+        and output.rank == 3
+        and len(output.dynamic_axes) == 1
+    )
+
+
+def posteriors_of_files(paths: Sequence[str], num_labels: int) -> Iterator[Posteriors]:
+    """Yield the posteriors of all sequences of HDF files.
+
+    :raises DataError: a file is missing, or has no posteriors of so many labels
+    """
+    with contextlib.closing(HDFDataset(files=list(paths))) as dataset:
+        for example in dataset.sequences():
+            values = example.data["data"]
+            if values.ndim != 2 or values.shape[1] != num_labels:
+                raise CtcDataError(
+                    "%s, sequence %r: the posteriors are %s, but the model has %d labels: [frames, %d]."
+                    % (", ".join(paths), example.tag, list(values.shape), num_labels, num_labels)
+                )
+            where = "%s, sequence %r" % (", ".join(paths), example.tag)
+            yield Posteriors(example.tag, log_posteriors(values, where), None)
+
+
+def references(
+    dataset: Dataset, key: str, names: Sequence[str], epoch: int, tags: Iterable[str]
+) -> dict[str, list[str]]:
+    """Return the words of the references by tag.
+
+    :param key: data key with labels
+    :param names: of the labels; without any, 256 labels are bytes, and others words
+    :raises DataError: see `Dataset`
+    """
+    if not names and dataset.num_outputs[key] == (256, 1):
+        names = [chr(byte) for byte in range(256)]
+    spelling = Spelling(names)
+    wanted, found = set(tags), {}
+    with contextlib.closing(dataset.open_epoch(epoch, [key])) as reader:
+        position = 0
+        while reader.has(position):
+            if not reader.is_usable(position):
+                position += 1
+                continue
+            position, examples = reader.sequences(position)
+            for example in examples:
+                if example.tag in wanted:
+                    labels = [int(label) for label in np.ravel(example.data[key])]
+                    text = [names[label] if label < len(names) else str(label) for label in labels]
+                    found[example.tag] = [word for word, _, _ in spelling.spans(text)]
+    return found
