@@ -56,7 +56,7 @@ def check_folder(folder: str) -> None:
 def write_export(exporter: Exporter, net: Network, folder: str) -> None:
     """Write an export into a staging folder beside its place, check it, and move it there."""
     parent, name = os.path.split(os.path.abspath(folder))
-    model = exporter.model(net)
+    model = exporter.model(exporter.network(net))
     made = _missing_folders(parent)
     try:
         os.makedirs(parent, exist_ok=True)

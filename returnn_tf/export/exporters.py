@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
-from returnn_tf.config.errors import ExportDataError
+from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.options import option
 from returnn_tf.config.registry import OptionClasses
 from returnn_tf.export.inference import InferenceModel
+from returnn_tf.export.quantized import quantized
 from returnn_tf.export.tensor_info import TensorInfo
 
 EXPORTERS: OptionClasses = OptionClasses("export target", "returnn_tf.export", plugins="returnn_tf.exporters")
+#: The tolerance with parameters of int8.
+INT8_TOLERANCE = 2e-2
 #: Class decorator: registers an exporter as ``--to NAME``.
 register_exporter = EXPORTERS.register
 
@@ -51,6 +54,18 @@ class Exporter(abc.ABC):
     def searches(self) -> bool:
         """Return whether the network is always exported as it searches."""
         return False
+
+    def network(self, net: Network) -> Network:
+        """Return the network to export: another one if parameters are to be stored in another way.
+
+        :raises ConfigError: the target can't express how they are stored
+        """
+        if net.plan.int8:
+            raise ExportError(
+                "export to %s: the setting quantize is for graphs with our ops. Remove it, and see the option quantize "
+                "in returnn-tf export --help." % self.class_name
+            )
+        return net
 
     def model(self, net: Network) -> InferenceModel:
         """Return the model to export of a network.
@@ -96,6 +111,30 @@ class Exporter(abc.ABC):
     def samples(self, model: InferenceModel) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield the inputs for which `check` compares what was written with the network."""
         yield model.sample()
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Int8Exporter(Exporter):
+    """A target whose graphs have our ops, also those with parameters of int8."""
+
+    quantize: Optional[str] = option(
+        None, help="store matrices as int8, and multiply in int8, as by the setting quantize", choices=(None, "int8")
+    )
+    exclude: list[str] = option([], help="with quantize: layers or patterns that stay float32")
+
+    def network(self, net: Network) -> Network:
+        """Return the network, by the option or the setting with parameters of int8; `facts` list these."""
+        if self.quantize is not None:
+            net = quantized(net, {"dtype": self.quantize, "exclude": self.exclude})
+        elif self.exclude:
+            raise ExportError("export to %s: exclude has a meaning with quantize alone. Add it." % self.class_name)
+        if net.plan.semantics.quantization is not None:
+            self.facts["int8"] = sorted(net.plan.int8)
+        return net
+
+    def largest_difference(self) -> float:
+        """Return the tolerance: larger with int8, as a last bit decides how an activation is rounded."""
+        return INT8_TOLERANCE if self.facts.get("int8") else self.tolerance
 
 
 def difference(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import ExportError
 from returnn_tf.config.options import at_least, option
-from returnn_tf.export.exporters import Exporter
+from returnn_tf.export.exporters import INT8_TOLERANCE, Exporter
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.streaming import StreamingModel
@@ -115,7 +115,7 @@ def _compared(model: InferenceModel, block: int) -> Optional[tuple[str, str]]:
     blocks = list(_run_blocks(model, sample, block))
     for name, info in model.outputs.items():
         if info.kind == VALUE:
-            found = _difference(info, whole, blocks)
+            found = _difference(info, whole, blocks, INT8_TOLERANCE if model.net.plan.int8 else _TOLERANCE)
             if found is not None:
                 return name, found
     return None
@@ -147,21 +147,24 @@ def _cut(infos: Mapping[str, TensorInfo], sample: Arrays, begin: int, end: int) 
     return found
 
 
-def _difference(info: TensorInfo, whole: Arrays, blocks: Sequence[Arrays]) -> Optional[str]:
+def _difference(info: TensorInfo, whole: Arrays, blocks: Sequence[Arrays], tolerance: float) -> Optional[str]:
     """Return the difference of the frames of the blocks from those of the whole sequences, or None.
 
     Of a value without lengths, only the last block counts.
     """
     expected = whole[info.name]
     if not info.lengths or info.axes[:1] != ("B",):
-        return _differs(expected, blocks[-1][info.name], "its value after the last block")
+        return _differs(expected, blocks[-1][info.name], "its value after the last block", tolerance)
     axis, lens = next(iter(info.lengths.items()))
     for seq in range(len(expected)):
         parts = [_frames(b[info.name][seq], b[lens], seq, axis - 1) for b in blocks]
         if len({tuple(np.delete(part.shape, axis - 1)) for part in parts}) > 1:
             return "the shape of its output depends on the number of frames"
         found = _differs(
-            _frames(expected[seq], whole[lens], seq, axis - 1), np.concatenate(parts, axis - 1), "some of its frames"
+            _frames(expected[seq], whole[lens], seq, axis - 1),
+            np.concatenate(parts, axis - 1),
+            "some of its frames",
+            tolerance,
         )
         if found is not None:
             return found
@@ -173,11 +176,11 @@ def _frames(value: NDArray[Any], lens: NDArray[Any], seq: int, axis: int) -> NDA
     return np.take(value, range(min(int(length), value.shape[axis])), axis)
 
 
-def _differs(expected: NDArray[Any], got: NDArray[Any], what: str) -> Optional[str]:
+def _differs(expected: NDArray[Any], got: NDArray[Any], what: str, tolerance: float) -> Optional[str]:
     if expected.shape != got.shape:
         return "it gives %s frames in all, but %s for whole sequences" % (list(got.shape), list(expected.shape))
     if expected.dtype.kind in "fc":
-        bound = _TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0)))
+        bound = tolerance * max(1.0, float(np.abs(expected).max(initial=0.0)))
         equal = np.isclose(got, expected, rtol=0, atol=bound, equal_nan=True)
     else:
         equal = got == expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,11 @@ class Int8Spec:
         return stored_shape(width, self.depth), (width,)
 
     @property
+    def part_names(self) -> tuple[str, str]:
+        """Return the names of the numbers and of the scales, where files list what is stored."""
+        return self.param.name + "/int8", self.param.name + "/scales"
+
+    @property
     def size(self) -> int:
         """Return the number of stored bytes."""
         numbers, scales = self.shapes
@@ -56,6 +61,14 @@ class Int8Spec:
                 "'exclude': [%r]}." % (path, self.param.name, wrong.sum(), place, value[tuple(place)], path)
             )
         return to_int8(value if self.channels == 0 else value.T)
+
+
+def stored_parts(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables behind parameters by their names in files: both parts of an `Int8Variable`."""
+    found: dict[str, Any] = {}
+    for name, variable in params.items():
+        found.update(variable.parts if isinstance(variable, Int8Variable) else {name: variable})
+    return found
 
 
 class Int8Variable:
@@ -108,6 +121,11 @@ class Int8Variable:
         """Return the rounded value as a tensor."""
         values = self.matrix().values()
         return values if self.spec.channels == 1 else tf.transpose(values)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Return the variables for the numbers and the scales by their names in files."""
+        return dict(zip(self.spec.part_names, (self.numbers, self.scales)))
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
         value = self.read_value()

@@ -13,6 +13,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import CheckpointDataError, nearest_name
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP, CheckpointInfo
+from returnn_tf.graph.int8_variable import stored_parts
 from returnn_tf.logging.log import log
 
 _MAX_LISTED = 30
@@ -78,7 +79,7 @@ def assign_matching(variables: Mapping[str, Any], values: Mapping[str, NDArray[A
 
 
 def save_checkpoint(net: Network, path: str, *, epoch: int = 0) -> None:
-    """Write the parameters of a network and its step.
+    """Write the parameters of a network and its step; of those stored as int8 the numbers and the scales.
 
     :param path: prefix of the files, e.g. ``out/net``; its folder is made if it is missing
     :param epoch: last complete epoch, for programs that look for it
@@ -86,7 +87,7 @@ def save_checkpoint(net: Network, path: str, *, epoch: int = 0) -> None:
     """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     info = CheckpointInfo(epoch=epoch, step=int(net.global_step.numpy()), random_seed=0)
-    checkpoint.save(path, net.stored_params, {}, info)
+    checkpoint.save(path, stored_parts(net.stored_params), {}, info)
 
 
 def load_checkpoint(net: Network, path: str) -> None:

@@ -225,7 +225,7 @@ class GraphBuilder:
             raise ExportError("--summaries_tensor_name: %r can't be the name of an op." % name)
         with self.emitting():
             scalars = dict(self.scores)
-            for param, var in self.variables.params.items():
+            for param, var in self.variables.stored.items():
                 if var.dtype.is_floating:
                     mean, variance = tf.nn.moments(tf.cast(tf.reshape(var.read_value(), [-1]), tf.float32), [0])
                     scalars[names.op_name(param) + "_mean"] = mean

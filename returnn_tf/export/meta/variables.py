@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Optional
 
 from numpy.typing import NDArray
@@ -17,7 +18,9 @@ from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.names import named
 from returnn_tf.export.meta.session_graph import for_variables
+from returnn_tf.graph.int8_variable import Int8Spec, Int8Variable, stored_parts
 from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.native.int8 import OFFSET
 from returnn_tf.ops.initial_values import Constant
 from returnn_tf.util.lazy_tf import tf
 
@@ -42,6 +45,10 @@ class Variables:
     def __init__(self, plan: Plan, embedded: Mapping[str, NDArray[Any]]) -> None:
         self.params: dict[str, Any] = {}
         for name, spec in plan.params.items():
+            int8 = plan.int8.get(name)
+            if int8 is not None:
+                self.params[name] = _int8_variable(int8)
+                continue
             self.params[name] = variable(
                 name,
                 lambda spec=spec: _initial_value(spec, embedded.get(spec.name)),
@@ -55,7 +62,22 @@ class Variables:
     @property
     def restored(self) -> dict[str, Any]:
         """Return the variables to restore from a checkpoint, by the names there."""
-        return {**self.params, names.GLOBAL_STEP: self.global_step}
+        return {**self.stored, names.GLOBAL_STEP: self.global_step}
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """Return the variables of the parameters, by the names in a checkpoint: two of a parameter that is int8."""
+        return stored_parts(self.params)
+
+
+def _int8_variable(spec: Int8Spec) -> Int8Variable:
+    """Make the variables of a parameter that is stored as int8; it is 0 until they are restored."""
+    initials = (lambda shape: tf.fill(shape, OFFSET), tf.zeros)
+    parts = [
+        variable(name, partial(initial, shape), shape, dtype)
+        for name, initial, shape, dtype in zip(spec.part_names, initials, spec.shapes, ("uint8", "float32"))
+    ]
+    return Int8Variable(spec, parts)
 
 
 def variable(name: str, initial: Any, shape: tuple[Optional[int], ...], dtype: str, *, trainable: bool = False) -> Any:

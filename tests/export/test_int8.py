@@ -1,0 +1,113 @@
+"""Exports with matrices of int8: by the option and by the setting, for all targets whose graphs have our ops."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import returnn_tf
+from returnn_tf.config import ConfigError
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.export.saved_model.loader import load
+from returnn_tf.export.side_file import read_side_file
+
+WIDTH, LABELS = 192, 200
+EXTERN_DATA = {"data": {"dim": WIDTH}, "classes": {"dim": LABELS, "sparse": True}}
+TAGGER = {
+    "h": {"class": "linear", "activation": "relu", "n_out": WIDTH, "from": "data"},
+    "output": {"class": "softmax", "n_out": LABELS, "from": "h"},
+}
+CELL = {"class": "linear", "activation": "tanh", "n_out": WIDTH, "from": ["data:source", "prev:output"]}
+STREAM = {**TAGGER, "h": {"class": "rec", "from": "data", "unit": {"output": CELL}}}
+DECODER = {
+    "enc": {"class": "linear", "activation": "tanh", "n_out": WIDTH, "from": "data"},
+    "mean": {"class": "reduce", "mode": "mean", "axes": "T", "from": "enc"},
+    "output": {"class": "rec", "from": [], "target": "classes", "max_seq_len": 5, "unit": {
+        "embed": {"class": "linear", "activation": None, "n_out": WIDTH, "from": "prev:output", "initial_output": 0},
+        "h": {"class": "linear", "activation": "tanh", "n_out": WIDTH, "from": ["embed", "prev:h", "base:mean"]},
+        "prob": {"class": "softmax", "n_out": LABELS, "from": "h"},
+        "output": {"class": "choice", "target": "classes", "beam_size": 3, "from": "prob", "initial_output": 0},
+        "end": {"class": "compare", "from": "output", "value": 0},
+    }},
+    "decision": {"class": "decide", "from": "output", "is_output_layer": True},
+}  # fmt: skip
+
+
+def _network(layers: dict[str, Any], *, search: bool = False, **settings: Any) -> returnn_tf.Network:
+    given = {"network": layers, "extern_data": EXTERN_DATA, "behavior_version": 21, **settings}
+    net = returnn_tf.Network.from_config(returnn_tf.Config(given), search=search)
+    rng = np.random.RandomState(1)
+    net.set_param_values({name: rng.normal(0, 0.1, p.shape) for name, p in sorted(net.params.items())})
+    return net
+
+
+def _size(folder: str) -> int:
+    """Return the bytes of all files but the libraries."""
+    return sum(
+        os.path.getsize(os.path.join(root, name))
+        for root, _, files in os.walk(folder)
+        for name in files
+        if "native" not in root
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.own_process
+@pytest.mark.parametrize("portable", [False, True])
+@pytest.mark.parametrize("to, layers", [("saved_model", TAGGER), ("frozen", TAGGER), ("meta", TAGGER),
+                                        ("saved_model", DECODER), ("steps", DECODER)])  # fmt: skip
+def test_targets(tmp_path, to, layers, portable):
+    """What is written computes what the network with int8 does, which the export checks, and takes little space."""
+    net = _network(layers, search=layers is DECODER)
+    if portable and layers is DECODER and to == "saved_model":
+        pytest.skip("labels of equal scores may differ between the ops of TensorFlow and ours")
+    for name, options in (("int8", {"quantize": "int8"}), ("float", {})):
+        returnn_tf.export(net, str(tmp_path / name), to=to, portable=portable, **options)
+    facts = read_side_file(str(tmp_path / "int8"))
+    assert facts["int8"] == sorted(name for name in net.params if name.endswith("/W"))
+    assert any("int8" in path for path in facts["native"]["libraries"]) == (not portable)
+    assert _size(str(tmp_path / "int8")) - _size(str(tmp_path / "float")) < -2.6 * sum(
+        int(np.prod(p.shape)) for name, p in net.params.items() if name.endswith("/W")
+    )
+
+
+@pytest.mark.slow
+def test_checkpoint_of_a_meta_graph(tmp_path):
+    """It has numbers and scales, not the floats."""
+    returnn_tf.export(_network(TAGGER), str(tmp_path / "out"), to="meta", quantize="int8", exclude=["output"])
+    values = checkpoint.read(str(tmp_path / "out" / "graph"))
+    assert values["h/W/int8"].dtype == np.uint8 and values["h/W/scales"].shape == (WIDTH,) and "h/W" not in values
+    assert values["output/W"].dtype == np.float32
+    assert "h/W/int8" in (tmp_path / "out" / "parameters.txt").read_text().split()
+
+
+@pytest.mark.slow
+def test_block_by_block(tmp_path):
+    returnn_tf.export(_network(STREAM), str(tmp_path / "out"), to="frozen", quantize="int8", state=True, portable=True)
+
+
+@pytest.mark.slow
+def test_setting_and_option_give_the_same(tmp_path):
+    by_option, by_setting = str(tmp_path / "option"), str(tmp_path / "setting")
+    returnn_tf.export(_network(TAGGER), by_option, quantize="int8", exclude=["output"], portable=True)
+    net = _network(TAGGER, quantize={"exclude": ["output"]})
+    returnn_tf.export(net, by_setting, portable=True)
+    feed = {"data": np.random.RandomState(2).normal(size=(2, 4, WIDTH)).astype("float32"), "data_size0": [4, 3]}
+    a, b = (load(folder)(**feed)["output"] for folder in (by_option, by_setting))
+    np.testing.assert_array_equal(a, b)
+    assert read_side_file(by_option)["int8"] == read_side_file(by_setting)["int8"] == ["h/W"]
+
+
+@pytest.mark.parametrize("to", ["onnx", "tflite"])
+def test_targets_without_our_ops(tmp_path, to):
+    with pytest.raises(ConfigError, match="export to %s: the setting quantize is for graphs with our ops" % to):
+        returnn_tf.export(_network(TAGGER, quantize="int8"), str(tmp_path / "out"), to=to)
+    assert not os.listdir(tmp_path)
+
+
+def test_exclude_alone(tmp_path):
+    with pytest.raises(ConfigError, match="exclude has a meaning with quantize alone"):
+        returnn_tf.export(_network(TAGGER), str(tmp_path / "out"), exclude=["output"])
