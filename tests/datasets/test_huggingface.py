@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import numpy as np
@@ -314,9 +315,38 @@ def test_special_tokens(tokenizer, tmp_path):
     (tmp_path / "special_tokens_map.json").write_text('{"eos_token": "<end>"}')
     with pytest.raises(DataError, match="the eos token '<end>' is not among the tokens"):
         vocab(tokenizer_file="tokenizer.json")
-    (tmp_path / "special_tokens_map.json").write_text("[")
-    with pytest.raises(DataError, match="special_tokens_map.json' is no JSON object"):
-        vocab(tokenizer_file="tokenizer.json")
+    for content, text in (("[", "is no JSON object: "), ("[1]", "is no JSON object, but .1.")):
+        (tmp_path / "special_tokens_map.json").write_text(content)
+        with pytest.raises(DataError, match="special_tokens_map.json' " + text):
+            vocab(tokenizer_file="tokenizer.json")
+
+
+_CLASS = {"tokenizer_class": "PreTrainedTokenizerFast"}
+_UNK = {"content": "[UNK]", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+
+
+@pytest.mark.parametrize(
+    "special, config, tokens",
+    [  # unknown, begin, end, padding as transformers 5.24 has them
+        (None, _CLASS, [None, None, None, None]),
+        ({"unk_token": "[UNK]", "bos_token": "<s>"}, _CLASS, ["[UNK]", "<s>", None, None]),
+        ({"unk_token": "[UNK]"}, {"unk_token": "<unk>", "eos_token": "</s>"}, ["[UNK]", None, "</s>", None]),
+        ({"unk_token": _UNK}, {"eos_token": "</s>", "pad_token": "<s>"}, ["[UNK]", None, "</s>", "<s>"]),
+        ({"unk_token": "[UNK]", "bos_token": "<s>"}, {"eos_token": "</s>", "added_tokens_decoder": {}},
+         [None, None, "</s>", None]),
+        ({"unk_token": None}, {"unk_token": "<unk>"}, ["<unk>", None, None, None]),
+    ],
+)  # fmt: skip
+def test_special_tokens_of_two_files(tmp_path, special, config, tokens):
+    package = pytest.importorskip("tokenizers", reason="reads tokenizers, with the extra 'huggingface'")
+    ids = {"<unk>": 0, "<s>": 1, "</s>": 2, "[UNK]": 3}
+    package.Tokenizer(package.models.WordLevel(ids, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
+    for name, content in (("special_tokens_map.json", special), ("tokenizer_config.json", config)):
+        if content is not None:
+            (tmp_path / name).write_text(json.dumps(content))
+    labels = vocab(huggingface_repo_dir=str(tmp_path))
+    found = (labels.unknown_label_id, labels.bos_label_id, labels.eos_label_id, labels.pad_label_id)
+    assert found == tuple(None if token is None else ids[token] for token in tokens)
 
 
 def test_wrong_tokenizers(tokenizer, tmp_path):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from returnn_tf.config.errors import TextDataError, TextError
+from returnn_tf.config.errors import TextDataError, TextError, shown
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.safe_files import read_text, wanted_by
 from returnn_tf.datasets.vocabulary.base import Path, Vocabulary
@@ -16,8 +16,7 @@ from returnn_tf.datasets.vocabulary.files import LabelTable
 from returnn_tf.util.installing import install_command
 
 _FILE = "tokenizer.json"
-#: The files beside it that name the special tokens; the first one that is there counts.
-_SPECIALS = ("special_tokens_map.json", "tokenizer_config.json")
+_ROLES = ("unk", "bos", "eos", "pad")
 
 
 class HuggingFaceTokenizer(Vocabulary):
@@ -66,22 +65,34 @@ class HuggingFaceTokenizer(Vocabulary):
         return LabelTable(tuple(labels), ids)
 
     def _named_tokens(self, folder: str) -> dict[str, str]:
-        """Return the special tokens by role, "unk", "bos", ..., of the first file that is there."""
-        for name in _SPECIALS:
-            path = os.path.join(folder, name)
-            if not os.path.exists(path):
-                continue
-            with wanted_by(self.where):
-                text = read_text(path)
-            try:
-                content = json.loads(text)
-                given = {role: content.get(role + "_token") for role in ("unk", "bos", "eos", "pad")}
-            except (ValueError, AttributeError, RecursionError) as exc:
-                raise TextDataError("%s: file %r is no JSON object: %s" % (self.where, path, exc)) from exc
-            tokens = {role: t.get("content") if isinstance(t, Mapping) else t for role, t in given.items()}
-            return {role: token for role, token in tokens.items() if isinstance(token, str)}
-        unknown = getattr(self._tokenizer.model, "unk_token", None)
-        return {"unk": unknown} if isinstance(unknown, str) else {}
+        """Return the special tokens by role, "unk", "bos", ..., as transformers 5.24 finds them.
+
+        Those of ``special_tokens_map.json`` count before those of ``tokenizer_config.json``, but for one that lists the
+        added tokens: it has been written by a release that has all there.
+        """
+        newer = self._json_in(os.path.join(folder, "tokenizer_config.json"))
+        is_whole = "added_tokens_decoder" in newer
+        older = {} if is_whole else self._json_in(os.path.join(folder, "special_tokens_map.json"))
+        if not newer and not older:
+            unknown = getattr(self._tokenizer.model, "unk_token", None)
+            return {"unk": unknown} if isinstance(unknown, str) else {}
+        given = {role: older.get(role + "_token") or newer.get(role + "_token") for role in _ROLES}
+        tokens = {role: t.get("content") if isinstance(t, Mapping) else t for role, t in given.items()}
+        return {role: token for role, token in tokens.items() if isinstance(token, str)}
+
+    def _json_in(self, path: str) -> Mapping[str, Any]:
+        """Return the object in a file, an empty one if it is not there."""
+        if not os.path.exists(path):
+            return {}
+        with wanted_by(self.where):
+            text = read_text(path)
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise TextDataError("%s: file %r is no JSON object: %s" % (self.where, path, exc)) from exc
+        if not isinstance(content, Mapping):
+            raise TextDataError("%s: file %r is no JSON object, but %s" % (self.where, path, shown(content)))
+        return content
 
     def _set_specials(self) -> None:
         self.unknown_label_id = self._id_of_role("unk")
