@@ -25,6 +25,7 @@ from returnn_tf.datasets.files.index_file import SharedIndex, shared_result
 from returnn_tf.logging.log import log
 
 _BLOCK = 1 << 14
+_NAMES = 1 << 18  # that are looked up at once
 #: Share of a corpus below which its sequences are found one by one.
 _FEW = 0.1
 _TAG_BYTES = 12  # as most names take
@@ -267,8 +268,8 @@ class MetaDataset(CombiningDataset):
 
         def find() -> SharedIndex:
             found = np.empty(count, np.int32 if (inner.num_seqs or 0) < 1 << 31 else np.int64)
-            for start in range(0, count, _BLOCK):
-                part = range(start, min(start + _BLOCK, count))
+            for start in range(0, count, _NAMES):
+                part = range(start, min(start + _NAMES, count))
                 found[start : part.stop] = inner.tag_table.find(default.tags_many(part))
             return SharedIndex({"places": found})
 
