@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +109,9 @@ def lines(folder: Path) -> dict[str, Any]:
 
 #: Makes a corpus -> the kinds of its indexes.
 CORPORA = {
-    nemo: ["lines", "nemo"],
-    packed_nemo: ["lines", "nemo"],
-    tarred_nemo: ["lines", "nemo"],
+    nemo: ["json-lines", "nemo"],
+    packed_nemo: ["json-lines", "nemo"],
+    tarred_nemo: ["json-lines", "nemo"],
     kaldi: ["kaldi", "kaldi", "kaldi-names", "kaldi-numbers", "kaldi-numbers", *["lines"] * 8],
     lhotse: ["lhotse"],
     shar: ["lhotse"],
@@ -146,6 +148,25 @@ def test_the_second_process_maps_what_the_first_has_made(make, tmp_path, written
     assert content(spec) == first == own and written == made
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_more_manifests_than_files_may_be_open(tmp_path, written, packed):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    line = test_nemo.lines()[0]
+    for number in range(100):
+        text = test_nemo.dump([{**line, "audio_filepath": "../wav/one.wav", "id": "%d" % number}]).encode()
+        (tmp_path / "m").mkdir(exist_ok=True)
+        (tmp_path / "m" / ("%d.json" % number)).write_bytes(gzip.compress(text) if packed else text)
+    used = len(os.listdir("/proc/self/fd"))
+    spec = {"class": "NeMoDataset", "path": ["m/{0..99}.json"], "tag_field": "id"}
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 60, hard))
+        for _ in range(2):
+            assert sorted(int(tag) for tag, _ in content(spec)) == list(range(100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(written) == 2
+
+
 def test_a_change_is_seen(tmp_path, written):
     spec = nemo(tmp_path)
     assert len(content(spec)) == 3
@@ -171,7 +192,7 @@ def test_what_is_wrong_is_not_kept(tmp_path, written):
     for _ in range(2):
         with pytest.raises(DataError, match="m.json', line 4: the tag 'wav/one.wav' is that of file 'm.json', line 1"):
             content({"class": "NeMoDataset", "path": "m.json"})
-    assert [name.partition("-")[0] for name in written] == ["lines"]
+    assert [name.rpartition("-")[0] for name in written] == ["json-lines"]
 
 
 def _hdf(path: str, tags: list[str]) -> dict[str, Any]:

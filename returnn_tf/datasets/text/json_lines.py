@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import TextDataError, shown
-from returnn_tf.datasets.text.lines import TextLines, lines_of_corpus
+from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
+from returnn_tf.datasets.text.lines import TextLines, local_list
 
 #: Of a column: strings without a backslash, and numbers.
 _STRING, _NUMBER = r'"([^"\\\x00-\x1f]*)"', r"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"
@@ -26,6 +27,7 @@ _ESCAPE = r'\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})'
 _VALUE = r'(?:"[^"\\\x00-\x1f]*(?:%s[^"\\\x00-\x1f]*)*"|%s|true|false|null)' % (_ESCAPE, _NUMBER.replace("(", "(?:", 1))
 _BLANK = r"[ \t\r]*"
 _LINES_AT_ONCE = 1 << 10
+_MOST_OPEN = 64  # files
 _MOST_LAYOUTS = 64
 
 #: Key -> str, or float for any number.
@@ -59,17 +61,35 @@ class JsonLines:
     """
 
     def __init__(self, paths: Sequence[str], *, use_cache_manager: bool, shared: bool = True):
-        self._files = [lines_of_corpus(path, use_cache_manager=use_cache_manager, shared=shared) for path in paths]
+        self._paths = paths
+        #: the files, or their local copies
+        self.local_paths = [local_list(path, use_cache_manager=use_cache_manager) for path in paths]
+        index = shared_index("json-lines", self.local_paths, None, self._found) if shared else self._found()
+        parts: list[dict[str, NDArray[Any]]] = [{} for _ in paths]
+        for name, part in index.arrays.items():
+            number, _, rest = name.partition(".")
+            parts[int(number)][rest] = part
+        indexes = map(SharedIndex, parts, index.facts["files"])
+        self._files = [self._lines_of(file, found) for file, found in enumerate(indexes)]
         #: the first line behind each file
         self.ends = list(itertools.accumulate(map(len, self._files)))
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
 
-    @property
-    def local_paths(self) -> list[str]:
-        """Return the paths of the files, or of their local copies."""
-        return [lines.local for lines in self._files]
+    def _lines_of(self, file: int, found: Optional[SharedIndex] = None) -> TextLines:
+        local, name, keep_open = self.local_paths[file], self._paths[file], len(self._paths) <= _MOST_OPEN
+        return TextLines(local, skip_empty=True, name=name, shared=False, found=found, keep_open=keep_open)
+
+    def _found(self) -> SharedIndex:
+        """Find the lines of all files."""
+        arrays: dict[str, NDArray[Any]] = {}
+        facts = []
+        for file in range(len(self._paths)):
+            found = self._lines_of(file).found
+            arrays.update(named(str(file), found.arrays))
+            facts.append(found.facts)
+        return SharedIndex(arrays, {"files": facts})
 
     def file_of(self, number: int) -> int:
         """Return which of the files has a line."""

@@ -13,7 +13,8 @@ import tempfile
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any
+from functools import partial
+from typing import IO, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,12 +190,22 @@ class TextLines:
     :param skip_empty: leave out lines of no characters; in compressed texts also those of blanks. Segments are kept
     :param keep_open_end: keep a last line without a newline at its end also where the text is not compressed
     :param name: of the file in messages; default: the path
-    :param shared: other processes will read it, too
+    :param shared: share the index with other processes
+    :param found: the index of an earlier one with the same options
+    :param keep_open: between reads, which costs a descriptor
     :raises DataError: the file is missing, empty or damaged
     """
 
     def __init__(
-        self, path: str, *, skip_empty: bool, keep_open_end: bool = True, name: str = "", shared: bool = True
+        self,
+        path: str,
+        *,
+        skip_empty: bool,
+        keep_open_end: bool = True,
+        name: str = "",
+        shared: bool = True,
+        found: Optional[SharedIndex] = None,
+        keep_open: bool = True,
     ) -> None:
         self.path = name or path
         self.local = path
@@ -202,17 +213,22 @@ class TextLines:
         self._skip_empty = skip_empty and not self._is_bliss
         self.keeps_open_end = self._is_packed or keep_open_end
         self._content: Any = None  # of a compressed text or of XML: all lines
+        self._file: Optional[int] = None
         if not self._is_packed and not self._is_bliss:
             with self._errors(), open(path, "rb") as file:
-                self._file = os.dup(file.fileno())
-                weakref.finalize(self, os.close, self._file)  # datasets are not closed
-                self._size = os.fstat(self._file).st_size
-        options = [self._skip_empty, self.keeps_open_end]
-        index = shared_index("lines", [path], options, self._scanned) if shared else self._scanned()
-        self._index = LineIndex(index)
-        self.has_open_end: bool = index.facts["has_open_end"]
+                self._size = os.fstat(file.fileno()).st_size
+                if keep_open:
+                    self._file = os.dup(file.fileno())
+                    weakref.finalize(self, os.close, self._file)  # datasets are not closed
+        if found is None:
+            options = [self._skip_empty, self.keeps_open_end]
+            found = shared_index("lines", [path], options, self._scanned) if shared else self._scanned()
+        #: what `found` is for another one
+        self.found = found
+        self._index = LineIndex(found)
+        self.has_open_end: bool = found.facts["has_open_end"]
         if self._is_packed or self._is_bliss:
-            self._content = index.arrays["content"]
+            self._content = found.arrays["content"]
             self._size = len(self._content)
 
     @contextlib.contextmanager
@@ -230,7 +246,11 @@ class TextLines:
             if self._is_packed or self._is_bliss:
                 with _unpacked(self.local, self._is_bliss, files) as file:
                     self._size = os.fstat(file.fileno()).st_size
-                    self._content = np.memmap(file, np.uint8, "r") if self._size else None
+                    if self._size:
+                        # a mapped file costs a descriptor, and there may be many small ones
+                        is_small = self._size < _BLOCK
+                        file.seek(0)
+                        self._content = (np.fromfile if is_small else partial(np.memmap, mode="r"))(file, np.uint8)
             if not self._size:
                 raise TextDataError("text file %r is empty." % self.path)
             for start, block in self._blocks():
@@ -247,12 +267,16 @@ class TextLines:
         if self._content is not None:
             found: bytes = self._content[start : start + size].tobytes()
             return found
-        content = os.pread(self._file, size, start)
-        while len(content) < size:  # at most 2 GB at once
-            more = os.pread(self._file, size - len(content), start + len(content))
-            if not more:
-                raise TextDataError("text file %r became shorter while it was in use." % self.path)
-            content += more
+        with self._errors(), contextlib.ExitStack() as stack:
+            file = self._file
+            if file is None:
+                file = stack.enter_context(open(self.local, "rb")).fileno()
+            content = os.pread(file, size, start)
+            while len(content) < size:  # at most 2 GB at once
+                more = os.pread(file, size - len(content), start + len(content))
+                if not more:
+                    raise TextDataError("text file %r became shorter while it was in use." % self.path)
+                content += more
         return content
 
     def __len__(self) -> int:
@@ -329,12 +353,19 @@ class TextLines:
         return np.concatenate([[0], np.cumsum(np.concatenate(counts))])
 
 
-def lines_of_corpus(path: str, *, use_cache_manager: bool, shared: bool = True) -> TextLines:
+def lines_of_corpus(path: str, *, use_cache_manager: bool) -> TextLines:
     """Return the lines of a file that lists a corpus, local or remote, without those of no characters.
 
     :param use_cache_manager: the option of the dataset
-    :param shared: other processes will read it, too
     :raises DataError: the file is missing, empty or damaged
+    """
+    return TextLines(local_list(path, use_cache_manager=use_cache_manager), skip_empty=True, name=path)
+
+
+def local_list(path: str, *, use_cache_manager: bool) -> str:
+    """Return the path of a file that lists a corpus, or of its local copy.
+
+    :raises DataError: the file is missing, or no regular one
     """
     local = local_copy(path, wanted=use_cache_manager)
     try:
@@ -345,7 +376,7 @@ def lines_of_corpus(path: str, *, use_cache_manager: bool, shared: bool = True) 
         raise TextDataError("file %r does not exist (current directory: %s)" % (path, os.getcwd())) from None
     except OSError as exc:
         raise TextDataError("file %r cannot be read: %s" % (path, exc.strerror or exc)) from None
-    return TextLines(local, skip_empty=True, name=path, shared=shared)
+    return local
 
 
 def _is_blank(content: NDArray[np.uint8]) -> NDArray[np.bool_]:
