@@ -69,7 +69,10 @@ def search(config: Config) -> int:
         if graph is not None and output is not None:
             seconds = settings.search_frame_seconds or frame_seconds(source.dataset)
             _check_times(output, graph, seconds, searcher)
-            transcriber = Transcriber(graph, labels[layers[0]], seconds)
+            node = graph.node
+            target_of = node.extern_key or (searcher.nodes[layers[0]].layer.target_names or [target])[0]
+            names = labels_of(node.output, source.dataset, net.extern_data, target_of)
+            transcriber = Transcriber(graph, names, seconds)
         one_pass = SearchPass(searcher, source, labels, reports, transcriber)
         with net.sinks:
             one_pass.run(epoch)

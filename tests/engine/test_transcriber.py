@@ -54,6 +54,13 @@ ATTENTION: dict[str, Any] = {
     },
     "decision": {"class": "decide", "from": "output", "is_output_layer": True},
 }  # fmt: skip
+ALIGNED: dict[str, Any] = {
+    "p": {"class": "activation", "activation": "softmax", "from": "data"},
+    "aligned": {
+        "class": "forced_align", "align_target": "data:classes", "topology": "ctc", "input_type": "prob", "from": "p",
+        "is_output_layer": True,
+    },
+}  # fmt: skip
 JOINT: dict[str, Any] = {
     **CTC,
     **ATTENTION,
@@ -72,11 +79,23 @@ def feed(count: int = 2) -> dict[str, Any]:
     data = np.zeros([count, size, len(NAMES)], "float32")
     for row, labels in enumerate(FRAMES[:count]):
         data[row, np.arange(len(labels)), labels] = 5.0
-    return {"data": data, "data/size0": np.array([len(labels) for labels in FRAMES[:count]], "int32")}
+    classes = np.array([[0, 1, 2], [2, 2, 0]][:count], "int32")
+    return {
+        "classes": classes,
+        "classes/size0": np.array([3, 2][:count], "int32"),
+        "data": data,
+        "data/size0": np.array([len(labels) for labels in FRAMES[:count]], "int32"),
+    }
 
 
 def transcripts(network: dict[str, Any], layer: str, count: int = 2, **options: Any) -> tuple[Any, TranscriptGraph]:
-    size = 4 if "ctc" not in network else 3
+    return transcribed(network, layer, feed(count), **options)[:2]
+
+
+def transcribed(
+    network: dict[str, Any], layer: str, batch: dict[str, Any], **options: Any
+) -> tuple[Any, TranscriptGraph, Transcriber]:
+    size = 3 if {"ctc", "p"} & set(network) else 4
     extern_data = {"data": {"dim": 4}, "classes": {"dim": size, "sparse": True}}
     config = Config({"network": network, "extern_data": extern_data, "behavior_version": 21})
     given = TranscriptOptions(**options)
@@ -84,9 +103,10 @@ def transcripts(network: dict[str, Any], layer: str, count: int = 2, **options: 
     net = Network.from_config(with_outputs(config, wanted), search=True)
     graph = TranscriptGraph(net.plan, layer, given)
     searcher = Searcher(net, [layer], with_losses=False, needed=graph.needed, further=graph.emit)
-    batch = feed(count)
     result = searcher.run(searcher.tensors(batch))
-    return Transcriber(graph, Labels(NAMES), SECONDS).transcripts(["a", "b"][:count], result.further, batch), graph
+    transcriber = Transcriber(graph, Labels(NAMES), SECONDS)
+    tags = ["a", "b"][: len(batch["data"])]
+    return transcriber.transcripts(tags, result.further, batch), graph, transcriber
 
 
 def timed(pieces: Any) -> list[tuple[str, Optional[float], Optional[float]]]:
@@ -157,6 +177,36 @@ def test_entropy_of_a_decoder_and_parts_of_scores():
     assert best.words[0].confidence == min(label.confidence for label in best.labels[:2])
     # Without length normalisation, the parts would be the score: it is divided by the number of steps.
     np.testing.assert_allclose(best.parts["decoder"] / 0.5 / 4, best.score, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology, first_label", [("ctc", ("th@@", 0.5, 1.6)), ("rna", ("th@@", 0.5, 1.1))])
+def test_alignment_of_the_target(topology, first_label):
+    network = {**ALIGNED, "aligned": {**ALIGNED["aligned"], "topology": topology}}
+    (first, second), graph = transcripts(network, "aligned")
+    assert graph.times.kind is Times.PATH
+    assert timed(first.best.labels)[0] == first_label
+    assert [word.text for word in second.best.words] == ["cat", "cat"]
+    assert timed(second.best.words)[1] == ("cat", 1.5, 2.0)
+    np.testing.assert_allclose(second.best.labels[0].confidence, np.exp(5) / (np.exp(5) + 3), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_confidence_of_an_alignment_by_entropy():
+    (first, _), _ = transcripts(ALIGNED, "aligned", confidence="entropy")
+    (greedy, _), _ = transcripts(GREEDY, "output", confidence="entropy")
+    expected = [label.confidence for label in greedy.best.labels]
+    np.testing.assert_allclose([label.confidence for label in first.best.labels], expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_labels_that_do_not_fit_are_spread_evenly():
+    """Three labels in two frames."""
+    batch = {**feed(1), "data/size0": np.array([2], "int32")}
+    network = {**CTC, "output": {"class": "copy", "from": "data:classes"}}
+    (found,), graph, transcriber = transcribed(network, "output", batch, times="ctc")
+    np.testing.assert_allclose([label.start for label in found.best.labels], [0, 1 / 3, 2 / 3])
+    assert transcriber.spread == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from returnn_tf.engine.support.scores import ERROR, Scores, added_sums, batch_me
 from returnn_tf.engine.transcripts.transcript import Transcript
 from returnn_tf.logging.lines import eval_line, phase_text
 from returnn_tf.logging.log import log
+from returnn_tf.logging.text import counted
 
 
 class SearchPass:
@@ -77,6 +78,13 @@ class SearchPass:
         self._merge()
         self._check_complete(phase, whole)
         one_pass.log_end(state)
+        spread = [] if self._transcriber is None else self._transcriber.spread
+        if spread:
+            log.warn(
+                "The best hypotheses of %s, e.g. %r, have more labels than frames, or labels that the source of times "
+                "does not know: their words are spread evenly over the audio."
+                % (counted(len(spread), "sequence"), spread[0])
+            )
         for path, count in self._not_ended.items():
             if count:
                 log.warn(

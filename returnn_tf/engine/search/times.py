@@ -23,6 +23,7 @@ from returnn_tf.engine.transcripts.best_path import Frames, best_paths, ctc_fram
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.losses.ctc import CtcLoss
 from returnn_tf.layers.search.ctc_greedy import CtcGreedyLayer
+from returnn_tf.layers.sequence.align import ForcedAlignLayer
 from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.tensor import Data, Dim
 
@@ -30,7 +31,7 @@ from returnn_tf.tensor import Data, Dim
 class Times(enum.Enum):
     """Where times come from, in the order of preference."""
 
-    PATH = "the labels that the search chose frame by frame"
+    PATH = "the label of each frame that the search chose, or an alignment has"
     CTC = "the best CTC path of the hypothesis"
     ATTENTION = "attention weights"
 
@@ -54,11 +55,13 @@ def times_layer(plan: Plan, node: Node, name: Optional[str]) -> Optional[TimesLa
     """Return the layer that tells the times of the labels of another one, None if there is none.
 
     :param plan: planned for search
-    :param node: the layer with the hypotheses
+    :param node: the layer with the hypotheses, or with an alignment
     :param name: of the layer, as the setting ``search_times`` has it; None: the best that there is
     :raises ConfigError: that layer is not there, or tells no times
     """
     loop = loop_of_search(plan, node)
+    if isinstance(node.layer, ForcedAlignLayer):
+        return TimesLayer(Times.PATH, node.path)
     if name is not None:
         return _named(plan, name, loop)
     if isinstance(node.layer, CtcGreedyLayer):

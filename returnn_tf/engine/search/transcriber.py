@@ -27,14 +27,14 @@ class _Sequence(NamedTuple):
     :param labels: of each hypothesis, the label that ends the search included
     :param scores: [hypotheses]; None without a search
     :param times: value of the layer that tells times, without padding: of each hypothesis, or one for all
-    :param entropy: confidence of each step of the loop, of each hypothesis
+    :param sure: confidence of each step of the loop, or of each frame of the path, of each hypothesis
     :param parts: log scores of the labels by step, of each hypothesis
     """
 
     labels: list[list[int]]
     scores: Optional[NDArray[Any]]
     times: list[NDArray[Any]]
-    entropy: list[NDArray[Any]]
+    sure: list[NDArray[Any]]
     parts: dict[str, list[NDArray[Any]]]
 
 
@@ -52,6 +52,8 @@ class Transcriber:
         self._options = graph.options
         self._ends = graph.ends
         self._times = graph.times
+        #: Sequences whose best hypothesis fits into no alignment: its labels are spread evenly over the audio.
+        self.spread: list[str] = []
 
     def transcripts(
         self, tags: Sequence[str], found: Mapping[str, NDArray[Any]], feed: Mapping[str, Any]
@@ -88,7 +90,7 @@ class Transcriber:
             [[int(label) for label in found["labels"][each][: lens[each]]] for each in rows],
             None if scores is None else scores[order],
             times,
-            [found["entropy"][each] for each in rows] if "entropy" in found else [],
+            [found["sure"][each] for each in rows] if "sure" in found else [],
             {name: [values[each][: found["steps"][each]] for each in rows] for name, values in parts.items()},
         )
 
@@ -99,8 +101,10 @@ class Transcriber:
         step = self._frame_seconds
         duration = None if step is None or input_len is None else input_len * step
         confidence = self._label_confidence(sequence, labels, frames)
+        if seconds is not None and frames[0] is None:
+            self.spread.append(tag)
         pieces = [
-            _pieces(self._labels.each(own), _spans(of_own, seconds, duration), sure)
+            _pieces(self._labels.each(own), _spans(of_own, len(own), seconds, duration), sure)
             for own, of_own, sure in zip(labels, frames, confidence)
         ]
         words = [self._labels.spelling.words(own) for own in pieces]
@@ -145,13 +149,15 @@ class Transcriber:
         """Return the confidence of the labels of each hypothesis, but for that by the beam."""
         none: list[Optional[list[float]]] = [None] * len(labels)
         is_path = self._times is not None and self._times.kind is Times.PATH
-        if sequence.entropy:
+        if sequence.sure:
             found = none
-            for place, (values, own, of_own) in enumerate(zip(sequence.entropy, labels, frames)):
+            for place, (values, own, of_own) in enumerate(zip(sequence.sure, labels, frames)):
                 if not is_path:
                     found[place] = [float(value) for value in values[: len(own)]]
                 elif of_own is not None:
-                    found[place] = [float(values[first:past].min()) for first, past in of_own]
+                    lowest = self._options.confidence == ENTROPY
+                    of_frames = [values[first:past] for first, past in of_own]
+                    found[place] = [float(each.min() if lowest else each.max()) for each in of_frames]
             return found
         if self._times is None or self._times.kind is not Times.CTC or len(labels) > 1:
             return none
@@ -166,15 +172,19 @@ class Transcriber:
 
 
 def _spans(
-    frames: Optional[Frames], seconds: Optional[float], duration: Optional[float]
+    frames: Optional[Frames], count: int, seconds: Optional[float], duration: Optional[float]
 ) -> Optional[list[tuple[float, float]]]:
     """Return start and end of each label: it goes on behind its frames until the next one, for at most `_LONGER`.
 
+    :param frames: None: the labels are spread evenly
+    :param count: number of labels
     :param seconds: of a frame
-    :return: None if frames or seconds are unknown
+    :return: None if times are not known at all
     """
-    if frames is None or seconds is None or duration is None:
+    if seconds is None or duration is None:
         return None
+    if frames is None:
+        return [(duration * place / count, duration * (place + 1) / count) for place in range(count)]
     starts = [first * seconds for first, _ in frames]
     ends = [past * seconds for _, past in frames]
     return [

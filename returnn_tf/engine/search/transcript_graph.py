@@ -14,6 +14,7 @@ from returnn_tf.engine.search.searcher import hypotheses_of, searched_node
 from returnn_tf.engine.search.times import Times, TimesLayer, times_layer
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
+from returnn_tf.layers.sequence.align import ForcedAlignLayer
 from returnn_tf.ops.activations import safe_log
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
@@ -40,17 +41,23 @@ class TranscriptGraph:
     """Emits what the transcripts of one layer are made of.
 
     :param plan: planned for search, with the outputs `wanted_layers`
-    :param layer: path of the layer with the hypotheses, or with the best one
+    :param layer: path of the layer with the hypotheses, with the best one, or with an alignment of a target
     """
 
     def __init__(self, plan: Plan, layer: str, options: TranscriptOptions) -> None:
         self.options = options
-        self._node = beam_of(searched_node(plan, layer))
+        searched = searched_node(plan, layer)
+        #: The layer with all hypotheses; of an alignment, the one with the labels.
+        self.node = beam_of(searched)
+        self._aligned_by: Optional[Node] = None
+        if isinstance(searched.layer, ForcedAlignLayer):
+            self._aligned_by = searched.sources[0] if len(searched.sources) == 1 else None
+        self._are_probs = isinstance(searched.layer, ForcedAlignLayer) and searched.layer.input_type == "prob"
         #: The labels that end the search.
-        self.ends = end_labels(plan, self._node, self._node.output)
+        self.ends = end_labels(plan, self.node, self.node.output)
         #: What tells the times; None if nothing does.
-        self.times = times_layer(plan, self._node, options.times)
-        self._loop = loop_of_search(plan, self._node)
+        self.times = times_layer(plan, searched if self._aligned_by else self.node, options.times)
+        self._loop = loop_of_search(plan, self.node)
         there = plan.by_path()
         self._times_node = None if self.times is None else _there(there, self.times.path, "search_times")
         self._parts = {
@@ -59,7 +66,6 @@ class TranscriptGraph:
         self._layers = plan.layers  # the layers as such; by_path has their values outside of loops
         self._chosen: Optional[Node] = None
         self._chosen_from: Optional[Node] = None
-        self._are_probs = False
         if options.parts and self._loop is not None and self._loop.search is not None:
             path = self._loop.search.choices[0].path
             self._chosen = there.get(path) or _there(there, self._loop.path, "search_score_layers")
@@ -73,23 +79,23 @@ class TranscriptGraph:
     @property
     def needed(self) -> list[Node]:
         """Return the layers whose values `emit` takes."""
-        nodes = [self._node, self._times_node, self._chosen, self._chosen_from, *self._parts.values()]
+        nodes = [self.node, self._times_node, self._chosen, self._chosen_from, self._aligned_by, *self._parts.values()]
         return list(dict.fromkeys(node for node in nodes if node is not None))
 
     def emit(self, graph: Lowered) -> dict[str, Any]:
         """Emit what transcripts are made of; all [rows, ...], a row for each hypothesis or for each sequence."""
-        labels, lens, scores = hypotheses_of(graph, self._node)
+        labels, lens, scores = hypotheses_of(graph, self.node)
         found = {"labels": labels, "lens": lens}
         if scores is not None:
             found["scores"] = scores
         if self.times is not None and self._times_node is not None:
             found.update(self._emit_times(graph, self.times, self._times_node))
         if self._chosen_from is not None:
-            probs = _by_step(graph, self._chosen_from)
-            log_probs = safe_log(probs) if self._are_probs else probs
-            log_probs = tf.nn.log_softmax(log_probs)
-            entropy = -tf.reduce_sum(tf.math.multiply_no_nan(log_probs, tf.exp(log_probs)), axis=-1)
-            found["entropy"] = 1.0 - entropy / tf.math.log(tf.cast(tf.shape(probs)[-1], entropy.dtype))
+            found["sure"] = _by_entropy(self._log_probs(graph, self._chosen_from))
+        if self._aligned_by is not None:
+            log_probs, path = self._log_probs(graph, self._aligned_by), tf.cast(found["times"], tf.int32)
+            posterior = self.options.confidence == POSTERIOR
+            found["sure"] = tf.exp(tf.gather(log_probs, path, batch_dims=2)) if posterior else _by_entropy(log_probs)
         for name, node in self._parts.items():
             assert self._chosen is not None
             values = _by_step(graph, node)
@@ -121,6 +127,11 @@ class TranscriptGraph:
         size = tf.shape(value)[2 if times.kind is Times.ATTENTION else 1]
         return {"times": value, "frames": tf.broadcast_to(lens.get(frames, size), tf.shape(value)[:1])}
 
+    def _log_probs(self, graph: Lowered, node: Node) -> Any:
+        """Return the log probabilities of what is chosen or aligned, [rows, steps, labels]."""
+        values = _by_step(graph, node)
+        return tf.nn.log_softmax(safe_log(values) if self._are_probs else values)
+
     def _gives_probs(self, node: Node) -> bool:
         """Return whether the values are probabilities, rather than their logs."""
         layer = self._layers[node.path].layer
@@ -133,13 +144,15 @@ def wanted_layers(plan: Plan, layer: str, options: TranscriptOptions) -> list[st
     :param plan: planned for search
     :raises ConfigError: the options name a layer that is not there or does not fit
     """
-    node = beam_of(searched_node(plan, layer))
+    searched = searched_node(plan, layer)
+    node = beam_of(searched)
     if not node.output.sparse:
         raise SearchError(
             "search_output_layer: layer %r has no labels, so there is no transcript. Choose the format 'txt' or 'py'."
             % layer
         )
-    found = times_layer(plan, node, options.times)
+    is_alignment = isinstance(searched.layer, ForcedAlignLayer)
+    found = times_layer(plan, searched if is_alignment else node, options.times)
     paths = [] if found is None else [found.path]
     loop = loop_of_search(plan, node)
     for name, (path, _) in options.parts.items():
@@ -165,7 +178,9 @@ def wanted_layers(plan: Plan, layer: str, options: TranscriptOptions) -> list[st
 
 
 def beam_of(node: Node) -> Node:
-    """Return the layer with all hypotheses behind a decision; the layer itself where there are none."""
+    """Return the layer with all hypotheses behind a decision, or the labels of an alignment; else the layer itself."""
+    if isinstance(node.layer, ForcedAlignLayer):
+        return cast(Node, node.layer.align_target)
     todo, seen = [node], {node}
     while todo:
         current = todo.pop(0)
@@ -199,6 +214,12 @@ def _check_weights(node: Optional[Node]) -> None:
         raise SearchError(
             "search_times: layer %r %s has no attention weights for each label and frame." % (node.path, node.output)
         )
+
+
+def _by_entropy(log_probs: Any) -> Any:
+    """Return the confidence of distributions, see `returnn_tf.engine.transcripts.confidence`, without their axis."""
+    entropy = -tf.reduce_sum(tf.math.multiply_no_nan(log_probs, tf.exp(log_probs)), axis=-1)
+    return 1.0 - entropy / tf.math.log(tf.cast(tf.shape(log_probs)[-1], entropy.dtype))
 
 
 def _by_step(graph: Lowered, node: Node) -> Any:
