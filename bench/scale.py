@@ -73,13 +73,13 @@ def make_corpus(path: Path, count: int, *, backwards: bool = False) -> None:
 
 
 def make_manifest(path: Path, count: int) -> None:
-    """Write a manifest of NeMo with this number of lines, 170 bytes each."""
+    """Write a manifest of NeMo with this number of lines, 210 bytes each."""
     seconds = (lengths_of(count) / 100).tolist()
-    text = " ".join(["words"] * 15)
+    texts = [text_of(number) for number in range(1000)]
     with open(path, "w", encoding="utf8") as file:
         file.writelines(
             '{"audio_filepath": "%d/recording-%07d/s%05d.flac", "duration": %.2f, "text": "%s"}\n'
-            % (number // 10_000, *divmod(number, 37), duration, text)
+            % (number // 10_000, *divmod(number, 37), duration, texts[number % 1000])
             for number, duration in enumerate(seconds)
         )
 
@@ -160,6 +160,11 @@ def opened_specs(what: str, path: Path, count: int) -> dict[str, Any]:
     return {"class": "MetaDataset", "datasets": datasets, "data_map": data_map, "seq_order_control_dataset": "a"}
 
 
+def text_of(number: int) -> str:
+    """Return 15 words, others for each number."""
+    return " ".join("word%d" % (number * factor % 9973) for factor in range(1, 16))
+
+
 def _nemo(folder: Path, count: int) -> dict[str, Any]:
     make_manifest(folder / "nemo.json", count)
     return {"class": "NeMoDataset", "path": str(folder / "nemo.json")}
@@ -171,7 +176,7 @@ def _lhotse(folder: Path, count: int) -> dict[str, Any]:
     with gzip.open(folder / "cuts.jsonl.gz", "wt", compresslevel=1) as file:
         for number in range(count):
             name = "recording-%07d-s%05d" % divmod(number, 37)
-            supervision = {"id": name, "recording_id": name, "start": 0, "duration": 12.0, "text": "words " * 15}
+            supervision = {"id": name, "recording_id": name, "start": 0, "duration": 12.0, "text": text_of(number)}
             cut = {"id": name, "start": 0, "duration": 12.0, "channel": 0, "supervisions": [supervision]}
             file.write(json.dumps({**cut, "recording": recording, "type": "MonoCut"}) + "\n")
     return {"class": "LhotseDataset", "path": str(folder / "cuts.jsonl.gz")}
@@ -179,7 +184,7 @@ def _lhotse(folder: Path, count: int) -> dict[str, Any]:
 
 def _kaldi(folder: Path, count: int) -> dict[str, Any]:
     names = ["recording-%07d-s%05d" % divmod(number, 37) for number in range(count)]
-    (folder / "text").write_text("".join("%s %s\n" % (name, "words " * 15) for name in names))
+    (folder / "text").write_text("".join("%s %s\n" % (name, text_of(n)) for n, name in enumerate(names)))
     (folder / "utt2dur").write_text("".join("%s 12.34\n" % name for name in names))
     return {"class": "KaldiDataset", "path": str(folder)}
 
@@ -189,7 +194,7 @@ def _bliss(folder: Path, count: int) -> dict[str, Any]:
     with open(folder / "corpus.xml", "w", encoding="utf8") as file:
         file.write('<corpus name="c">\n')
         for number in range(0, count, 37):
-            parts = [segment % (part, part, part + 1, "words " * 15) for part in range(min(37, count - number))]
+            parts = [segment % (n, n, n + 1, text_of(number + n)) for n in range(min(37, count - number))]
             head = '<recording name="recording-%07d" audio="r%d.flac">\n' % (number // 37, number)
             file.write("%s%s</recording>\n" % (head, "".join(parts)))
         file.write("</corpus>\n")
@@ -197,10 +202,10 @@ def _bliss(folder: Path, count: int) -> dict[str, Any]:
 
 
 def _webdataset(folder: Path, count: int) -> dict[str, Any]:
-    content = b"words " * 15
     with tarfile.open(folder / "shard.tar", "w") as file:
         for number in range(count):
             info = tarfile.TarInfo("recording-%07d-s%05d.txt" % divmod(number, 37))
+            content = text_of(number).encode()
             info.size, info.mtime = len(content), 1.5  # type: ignore[assignment]  # a float, as that package gives
             file.addfile(info, io.BytesIO(content))
     return {"class": "WebDataset", "path": str(folder / "shard.tar")}
