@@ -43,9 +43,13 @@ CASES = {
     "ogg_orth": ({**OGG, "targets_post_process": lambda text: 3}, "targets_post_process returned 3 for 'the cat sat'"),
     "libri_orth": (
         {**LIBRI, "orth_post_process": lambda text: None},
-        "transcript .*utterance 19-198-0000: orth_post_process returned None for 'A CAT', not a text",
+        "sequence 'train-clean-100-19-198-0000' .*: orth_post_process returned None for 'A CAT', not a text",
     ),
-    "libri_orth_fail": ({**LIBRI, "orth_post_process": fails}, "utterance 19-198-0000: orth_post_process: " + ZERO),
+    "libri_orth_fail": ({**LIBRI, "orth_post_process": fails}, "19-198-0000' .*: orth_post_process: " + ZERO),
+    "libri_orth_length": (
+        {**LIBRI, "orth_post_process": fails, "seq_ordering": "sorted"},
+        "utterance 'train-clean-100-19-198-0000': orth_post_process: " + ZERO,
+    ),
     "seq_ordering": ({**TASK, "seq_ordering": fails}, "seq_ordering: " + ZERO),
     "no_epoch": ({**TASK, "seq_ordering": lambda: "random"}, "seq_ordering: TypeError: .*'epoch'"),
     "dims": ({**COMBINED, "data_dims": {"data": "x"}}, "option 'data_dims': 'x' must be a dim or"),

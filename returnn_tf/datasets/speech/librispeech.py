@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import FileDataError, FileError, did_you_mean
+from returnn_tf.config.errors import DataError, FileDataError, FileError, did_you_mean
 from returnn_tf.config.options import option
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.epoch_filter import EpochFilter, limit_mean_length
@@ -254,8 +254,14 @@ class LibriSpeechIndex:
         return self._post_process(self._texts[int(self.order[index])])
 
     def lengths(self) -> NDArray[np.int64]:
-        """Return the number of characters of each text."""
-        return np.asarray([len(self.text(index)) for index in range(len(self))], np.int64)
+        """Return the number of characters of each text; DataError, naming the utterance, if it can't be processed."""
+        return np.fromiter(map(self._length, range(len(self))), np.int64, len(self))
+
+    def _length(self, index: int) -> int:
+        try:
+            return len(self.text(index))
+        except DataError as exc:
+            raise FileDataError("utterance %r: %s" % (self.tag(index), exc)) from exc
 
     def part_names(self) -> NDArray[np.object_]:
         """Return the name of the part of each utterance."""
