@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it makes: python3 (3.9 - 3.13) is all there has to be.
-#   make venv | demo | demo-speech | demo-translation | docs | test-fast | test | test-long | test-versions | lint | bench
-#   | dist | clean
+#   make venv | demo | demo-speech | demo-translation | docs | test-fast | test | test-long | test-versions | test-faults
+#   | lint | bench | dist | clean
 #         PYTHON=python3.11 make venv      takes that interpreter
 #         TENSORFLOW='~=2.19.0' make venv  takes that TensorFlow, not 2.16
 
@@ -28,8 +28,8 @@ endif
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help venv horovod demo demo-speech demo-translation docs test-fast test test-long test-versions lint bench \
-  dist clean
+.PHONY: help venv horovod demo demo-speech demo-translation docs test-fast test test-long test-versions test-faults \
+  lint bench dist clean
 
 help:
 	@echo "make venv    the environment with all that the other targets need (.venv)"
@@ -42,6 +42,7 @@ help:
 	@echo "make test    the test suite; ARGS='-k name' for a part of it"
 	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
 	@echo "make test-versions   the core of the suite with other releases of Python and TensorFlow; PAIRS='2.21/3.13'"
+	@echo "make test-faults  faults of trainings with several processes, with three releases of TensorFlow"
 	@echo "make lint    rules on imports and facts (tools/lint), ruff, mypy and clang-format"
 	@echo "make bench   the measurements under bench/"
 	@echo "make dist    the wheel and the sdist, in dist/"
@@ -124,10 +125,11 @@ test-long: venv
 	$(PYTEST) -m long $(ARGS)
 
 # environments and logs are kept in .versions; the rows of docs/versions.md are rewritten for the pairs that were run
-test-versions:
+test-faults: KIND := --faults
+test-versions test-faults:
 	@python=''; for candidate in $(PYTHON) $(CANDIDATES); do \
 	  if $$candidate -c '$(SUPPORTED)' 2>/dev/null; then python=$$candidate; break; fi; done; \
-	$${python:-python3} release/versions.py $(PAIRS)
+	$${python:-python3} release/versions.py $(KIND) $(PAIRS)
 
 lint: $(STAMP)
 	$(PY) -m tools.lint

@@ -3,6 +3,9 @@
 Without arguments the pairs of `CHOSEN`; else those named, as "2.21/3.13", or "all". Each gets an environment of its own
 in ``.versions``, from the wheel of this checkout, so that its requirements are tried too. A pair without an interpreter
 is told and left out. The rows of ``docs/versions.md`` are rewritten for the pairs that were run.
+
+``make test-faults`` runs, in the same environments, the faults of trainings with several processes: with the first and
+the last release and one between, or with the pairs named.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ RELEASES = {
 }
 #: Each release and each Python at least once, the ends of both ranges, and the pair of the full set.
 CHOSEN = ("2.16/3.9", "2.16/3.11", "2.17/3.10", "2.18/3.11", "2.19/3.12", "2.20/3.12", "2.21/3.13")
+#: For the faults, which depend on the release of TensorFlow.
+CHOSEN_FOR_FAULTS = ("2.16/3.11", "2.19/3.12", "2.21/3.13")
+FAULTS = "tests/reliability/test_ranks_faults.py"
 EXTRAS = "cpu,audio,plot,text,test"
 #: The core, by column of the table: what touches TensorFlow, numpy, h5py and the compiler most.
 CORE = {
@@ -83,12 +89,15 @@ class Pair(NamedTuple):
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the pairs and write their rows.
+    """Run the pairs and write their rows; with ``--faults`` first, run the faults with them.
 
     :return: 0; 1 if a pair fails; 2 for a pair that does not exist, or a named one whose interpreter is missing
     """
+    with_faults = args[:1] == ["--faults"]
+    if with_faults:
+        args = args[1:]
     try:
-        pairs = find_pairs(args)
+        pairs = find_pairs(args or (CHOSEN_FOR_FAULTS if with_faults else CHOSEN))
     except Problem as exc:
         print("test-versions: %s" % exc, file=sys.stderr)
         return 2
@@ -101,14 +110,11 @@ def main(args: Sequence[str]) -> int:
             continue
         print("%s: with %s" % (pair, interpreter), flush=True)
         try:
-            cells, failed = run_pair(pair, interpreter)
+            text, failed = (run_faults if with_faults else run_core)(pair, interpreter)
         except Problem as exc:
-            print("%s: %s" % (pair, exc), flush=True)
-            code = 1
-            continue
+            text, failed = str(exc), True
         code = 1 if failed else code
-        PAGE.write_text(with_row(PAGE.read_text(encoding="utf8"), cells), encoding="utf8")
-        print("%s: %s" % (pair, "; ".join("%s %s" % item for item in zip(HEAD, cells))), flush=True)
+        print("%s: %s" % (pair, text), flush=True)
     return code
 
 
@@ -119,7 +125,7 @@ def find_pairs(args: Iterable[str]) -> list[Pair]:
     """
     every = [Pair(release, python) for release, pythons in RELEASES.items() for python in pythons.split()]
     found = []
-    for name in args or CHOSEN:
+    for name in args:
         pair = Pair(*name.partition("/")[::2])
         if name != "all" and pair not in every:
             raise Problem("there is no pair %r; there are: all, %s" % (name, ", ".join(map(str, every))))
@@ -146,16 +152,13 @@ def find_interpreter(version: str) -> Optional[str]:
     return None
 
 
-def run_pair(pair: Pair, interpreter: str) -> tuple[list[str], bool]:
-    """Make the environment of a pair if it is not there, and run the core in it.
+def make_environment(pair: Pair, interpreter: str, log: Path) -> str:
+    """Make the environment of a pair if it is not there, with this checkout, and return its interpreter.
 
-    :return: the cells of its row; whether something failed
-    :raises Problem: there is no environment, or tests that could not start
+    :param log: gets the output of pip
+    :raises Problem: there is no environment
     """
-    started, folder = time.monotonic(), FOLDER / ("tf%s-py%s" % pair)
-    FOLDER.mkdir(exist_ok=True)
-    log = folder.with_suffix(folder.suffix + ".log")
-    log.write_text("")
+    folder = FOLDER / ("tf%s-py%s" % pair)
     python = str(folder / "bin" / "python")
     if not Path(python).exists():
         _call([interpreter, "-m", "venv", str(folder)], log)
@@ -169,28 +172,70 @@ def run_pair(pair: Pair, interpreter: str) -> tuple[list[str], bool]:
     wheel = next(wheels.glob("*.whl"))
     _call([*pip, "install", "-q", "%s[%s]" % (wheel, EXTRAS), "tensorflow-cpu~=%s.0" % pair.tensorflow], log)
     _call([*pip, "check"], log)
+    return python
+
+
+def start_log(pair: Pair, kind: str) -> Path:
+    """Return the empty log of the runs of this kind with a pair."""
+    FOLDER.mkdir(exist_ok=True)
+    log = FOLDER / ("tf%s-py%s%s.log" % (*pair, kind))
+    log.write_text("")
+    return log
+
+
+def run_core(pair: Pair, interpreter: str) -> tuple[str, bool]:
+    """Run the core with a pair and write its row.
+
+    :return: the row as text; whether something failed
+    :raises Problem: there is no environment, or tests that could not start
+    """
+    started, log = time.monotonic(), start_log(pair, "")
+    python = make_environment(pair, interpreter, log)
     versions = _output([python, "-c", PROBE]).split()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    report = folder.with_suffix(folder.suffix + ".xml")
-    report.unlink(missing_ok=True)
     ops = subprocess.run([python, "-m", SELF_TEST], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     lines = re.findall(r"(?m)^\w+: .*$", ops.stdout)
     good = sum(line.endswith(": ok") or ": ok " in line for line in lines)
     compiled = "%d of %d" % (good, len(lines)) if lines else "failed"
     with log.open("a") as out:
         out.write(ops.stdout + ops.stderr)
-        files = [path for paths in CORE.values() for path in paths]
-        command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
-        command += ["--tb=short", "--junitxml", str(report), *files]
-        out.flush()
-        subprocess.run(command, cwd=ROOT, env=env, stdout=out, stderr=out, check=False)
-    if not report.exists():
-        raise Problem("pytest could not start, see %s" % log)
-    cells, failed = read_report(report.read_text(encoding="utf8"))
+    files = [path for paths in CORE.values() for path in paths]
+    cells, failed = read_report(_pytest(python, ["-n", "2", "--dist", "loadfile", *files], log))
     minutes = "%.0f" % ((time.monotonic() - started) / 60)
     today = datetime.date.today().isoformat()
     failed = failed or ops.returncode != 0 or not lines
-    return [*versions, compiled, *cells, minutes, today], failed
+    row = [*versions, compiled, *cells, minutes, today]
+    PAGE.write_text(with_row(PAGE.read_text(encoding="utf8"), row), encoding="utf8")
+    return "; ".join("%s %s" % item for item in zip(HEAD, row)), failed
+
+
+def run_faults(pair: Pair, interpreter: str) -> tuple[str, bool]:
+    """Run the faults of trainings with several processes with a pair.
+
+    :return: how many passed and how long they took; whether one failed, or none passed
+    :raises Problem: there is no environment, or tests that could not start
+    """
+    log = start_log(pair, "-faults")
+    python = make_environment(pair, interpreter, log)
+    count = Counter(kind for _, kind in read_cases(_pytest(python, ["-m", "slow or long", FAULTS], log)))
+    seconds = re.findall(r"(?m)^\d+ faults of ranks.*$", log.read_text(encoding="utf8"))
+    return "; ".join([_counted(count), *seconds]), bool(count["failed"] or not count["passed"])
+
+
+def _pytest(python: str, arguments: Sequence[str], log: Path) -> str:
+    """Run tests, and return their report.
+
+    :raises Problem: they could not start
+    """
+    report = log.with_suffix(".xml")
+    report.unlink(missing_ok=True)
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--junitxml", str(report)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with log.open("a") as out:
+        subprocess.run([*command, *arguments], cwd=ROOT, env=env, stdout=out, stderr=out, check=False)
+    if not report.exists():
+        raise Problem("pytest could not start, see %s" % log)
+    return report.read_text(encoding="utf8")
 
 
 def _call(command: Sequence[str], log: Path) -> None:
@@ -215,19 +260,28 @@ def read_report(text: str) -> tuple[list[str], bool]:
     :return: a cell for each part of `CORE`, "12" or "12, 1 failed, 2 skipped"; whether one failed, or a part has none
     """
     counts: dict[str, Counter[str]] = {part: Counter() for part in CORE}
-    for case in xml.etree.ElementTree.fromstring(text).iter("testcase"):
-        kinds = {child.tag for child in case}
-        kind = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-        module = (case.get("classname") or case.get("name") or "").replace(".", "/")
+    for module, kind in read_cases(text):
         for part, paths in CORE.items():
             if any((module + "/").startswith(path.replace(".py", "") + "/") for path in paths):
                 counts[part][kind] += 1
-    others = ("failed", "skipped")
-    cells = [
-        ", ".join([str(count["passed"]), *("%d %s" % (count[kind], kind) for kind in others if count[kind])])
-        for count in counts.values()
-    ]
-    return cells, any(count["failed"] or not count["passed"] for count in counts.values())
+    return [_counted(count) for count in counts.values()], any(
+        count["failed"] or not count["passed"] for count in counts.values()
+    )
+
+
+def read_cases(text: str) -> list[tuple[str, str]]:
+    """Return module, as a path, and passed, failed or skipped, of each case of a JUnit report."""
+    cases = []
+    for case in xml.etree.ElementTree.fromstring(text).iter("testcase"):
+        kinds = {child.tag for child in case}
+        kind = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        cases.append(((case.get("classname") or case.get("name") or "").replace(".", "/"), kind))
+    return cases
+
+
+def _counted(count: Counter[str]) -> str:
+    """Return "12" or "12, 1 failed, 2 skipped"."""
+    return ", ".join([str(count["passed"]), *("%d %s" % (count[k], k) for k in ("failed", "skipped") if count[k])])
 
 
 HEAD = ("TensorFlow", "Python", "numpy", "Keras", "h5py", "native ops compiled", *CORE, "minutes", "date")

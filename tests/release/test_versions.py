@@ -31,11 +31,13 @@ versions = load()
 
 def test_pairs() -> None:
     """Without names a choice, in which each release and each Python is."""
-    chosen = versions.find_pairs([])
+    chosen = versions.find_pairs(versions.CHOSEN)
     assert {pair.tensorflow for pair in chosen} == set(versions.RELEASES)
     assert {pair.python for pair in chosen} == {"3.9", "3.10", "3.11", "3.12", "3.13"}
     assert [str(pair) for pair in versions.find_pairs(["2.21/3.13"])] == ["2.21/3.13"]
     assert len(versions.find_pairs(["all"])) == 25
+    with_faults = [pair.tensorflow for pair in versions.find_pairs(versions.CHOSEN_FOR_FAULTS)]
+    assert with_faults[0] == min(versions.RELEASES) and with_faults[-1] == max(versions.RELEASES)
     with pytest.raises(versions.Problem, match="no pair '2.16/3.13'; there are: all, 2.16/3.9, "):
         versions.find_pairs(["2.16/3.13"])
 
@@ -90,12 +92,34 @@ def test_missing_interpreter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert versions.main(["2.21/3.13"]) == 2
     assert "2.21/3.13: left out, no Python 3.13 was found" in capsys.readouterr().out
     assert versions.main([]) == 0
+    assert versions.main(["--faults"]) == 0 and versions.main(["--faults", "2.21/3.13"]) == 2
     assert versions.main(["2.3/2.7"]) == 2
 
 
 def test_the_core_exists() -> None:
-    paths = [path for part in versions.CORE.values() for path in part]
+    paths = [path for part in versions.CORE.values() for path in part] + [versions.FAULTS]
     assert [path for path in paths if not (CHECKOUT / path).exists()] == []
+
+
+def test_faults_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the line on how long they took."""
+    monkeypatch.setattr(versions, "FOLDER", tmp_path)
+    monkeypatch.setattr(versions, "FAULTS", str(tmp_path / "test_x.py"))
+    monkeypatch.setattr(versions, "make_environment", lambda pair, interpreter, log: interpreter)
+    test = (
+        "import pytest\nprint('3 faults of ranks: x')\n"
+        "@pytest.mark.long\n@pytest.mark.parametrize('code', [%s])\n"
+        "def test_x(code):\n    exec(code)\n"
+    )
+    pair = versions.Pair("2.21", "3.13")
+    for codes, expected in (
+        ("'1', 'pytest.skip()'", ("1, 1 skipped; 3 faults of ranks: x", False)),
+        ("'1', '1 / 0'", ("1, 1 failed; 3 faults of ranks: x", True)),
+        ("'pytest.skip()'", ("0, 1 skipped; 3 faults of ranks: x", True)),
+    ):
+        (tmp_path / "test_x.py").write_text(test % codes)
+        (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long: x\naddopts = -s\n")
+        assert versions.run_faults(pair, sys.executable) == expected
 
 
 REPORT = """<testsuites><testsuite>
