@@ -200,9 +200,7 @@ FAULTS: dict[str, Fault] = {
     "differs-layer": _differs("network", "L2", layer={"L2": 0.1}),
     "differs-settings": _differs("settings", "batch_size", settings={"batch_size": 1001}),
     "differs-seed": _differs("settings", "random_seed", settings={"random_seed": 7}),
-    "differs-version": dataclasses.replace(
-        _failing("(?s)differ in their versions.*0.0.1", version="0.0.1"), engines=_ENGINES[:1]
-    ),
+    "differs-version": _failing("(?s)differ in their versions.*0.0.1", version="0.0.1"),
     "full_disk-saving": dataclasses.replace(_failing("No space left on device", at=["write", 1, "full"]), where=FIRST),
     "full_disk-rename": dataclasses.replace(_failing("No space left on device", at=["rename", 4, "full"]), where=FIRST),
     "never_starts": Fault(None, _NOT_STARTED, None, everyone=_MISSING, where=LAST, engines=_ENGINES[:1]),

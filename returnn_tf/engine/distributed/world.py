@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.errors import DistributedDataError, DistributedError
+from returnn_tf.config.errors import ClusterDataError, DistributedDataError, DistributedError
 from returnn_tf.config.settings.distributed import HOROVOD, TENSORFLOW, Distributed
 from returnn_tf.engine.distributed import elastic, engines, horovod, rendezvous, tf_server
 from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.engine.distributed.cores import share_of_cores
+from returnn_tf.engine.distributed.differences import difference
 from returnn_tf.engine.distributed.engines import Choice
 from returnn_tf.engine.distributed.heartbeat import Heartbeat
 from returnn_tf.engine.distributed.horovod import HorovodCollectives
@@ -134,16 +135,24 @@ class MultiProcessWorld(World):
         self.refresh()
 
     def rendezvous(self, timeout: float) -> None:
-        """Exchange the host names, and start the watchdog. This is the first TensorFlow operation.
+        """Exchange host names and versions, and start the watchdog. This is the first TensorFlow operation.
 
         :param timeout: seconds without progress of a rank until all end
+        :raises DataError: the versions differ
         """
-        self._hosts = self.gather(self.host)
+        self._meet()
         if self.size > 1 and not self.elastic:
             self._watchdog = Watchdog(self, self.heartbeat, timeout)
             self._watchdog.on_abort = self.on_abort
             self._watchdog.begin()
             atexit.register(self.leave)
+
+    def _meet(self) -> None:
+        found = self.gather([self.host, rendezvous.versions()])
+        self._hosts = [host for host, _ in found]
+        fault = difference("versions", [versions for _, versions in found], self._hosts)
+        if fault:
+            raise ClusterDataError(fault)
 
     def leave(self) -> None:
         """Announce the clean end to the launcher, and to the watchdogs of the other ranks."""
@@ -190,7 +199,7 @@ class MultiProcessWorld(World):
         self.refresh()
         log.label = "" if self.is_chief else self.name
         self.on_abort.clear()
-        self._hosts = self.gather(self.host)
+        self._meet()
         if self.is_chief:
             log.warn("Continuing with %d processes on %s" % (self.size, ", ".join(sorted(set(self._hosts)))))
 
