@@ -52,7 +52,7 @@ class Description:
         "machine) for TensorFlow's own collectives; auto: mpirun if Horovod is installed, else srun (SGE: launch)",
         choices=LAUNCHERS,
     )
-    launcher_args: tuple[str, ...] = option((), help="further arguments for mpirun, horovodrun or srun")
+    launcher_args: tuple[str, ...] = option((), help="further arguments for mpirun, horovodrun, srun or launch")
     requeue: bool = option(True, help="resume in a new allocation after preemption or at the wall time limit")
     lead: str = option("180s", help="how long before the wall time limit the training is signalled to save and stop")
     max_starts: int = option(3, help="starts without progress before the job gives up; 0: no limit", check=at_least(0))
@@ -103,8 +103,6 @@ class Description:
                 "%s['launcher']: launch starts the processes of one machine, but nodes is %d; use 'srun' or 'mpirun'"
                 % (where, self.nodes)
             )
-        if self.launcher == LAUNCH and self.launcher_args:
-            raise ClusterError("%s['launcher_args']: launch takes none; got %s" % (where, " ".join(self.launcher_args)))
         path = os.path.join(self.workdir or os.getcwd(), self.log_dir)
         if self.scheduler == "sge" and any(char in path for char in "$:,"):
             raise ClusterError("%s: $ : , are special in paths of Grid Engine; rename a folder of %s" % (where, path))

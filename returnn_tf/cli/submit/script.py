@@ -183,7 +183,8 @@ def _environment(job: Description) -> list[str]:
 
 
 def _command(job: Description) -> list[str]:
-    start = " launch --processes %d" % job.tasks if job.tasks > 1 and job.launcher == LAUNCH else ""
+    launched = job.tasks > 1 and job.launcher == LAUNCH
+    start = " launch --processes %d%s" % (job.tasks, _further(job)) if launched else ""
     lines = ['training=("${program[@]}"%s "$config" "${arguments[@]}")' % start]
     if job.tasks == 1:
         return [*lines, shell.STOP_BY_CHILD.rstrip(), 'command=("${training[@]}")']

@@ -58,7 +58,7 @@ if [ "$max_starts" -gt 0 ] && [ -n "$model" ]; then
   say "resumes at: $point"
 fi
 
-training=("${program[@]}" launch --processes 4 "$config" "${arguments[@]}")
+training=("${program[@]}" launch --processes 4 --min-processes 2 "$config" "${arguments[@]}")
 stop_training() { kill -s USR1 "$child"; }
 end_launcher() { :; }
 command=("${training[@]}")
