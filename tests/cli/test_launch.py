@@ -188,6 +188,7 @@ def test_starting_again_without_those_that_were_killed(
     expected = ["%d/%d %s" % (rank, size, gpus) for size, gpus in starts.items() for rank in range(size)]
     assert sorted((tmp_path / "starts").read_text().splitlines()) == sorted(expected)
     assert done.stderr.count("starting again with") == len(starts) - 1
+    assert ("rank 1: stopped by a signal, ended by force" in done.stderr) == (behaviour == _STOPPED)
 
 
 @pytest.mark.slow

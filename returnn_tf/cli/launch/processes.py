@@ -309,13 +309,20 @@ class _Group:
         if self._failed_at is None or len(self._codes) == len(self._processes):
             return
         seconds = time.monotonic() - self._failed_at
-        if seconds > _PATIENCE and not self._told:
+        left = [rank for rank in range(len(self._processes)) if rank not in self._codes]
+        stopped = all(map(self._is_stopped, left))  # so that they don't hear SIGTERM
+        if (stopped or seconds > _PATIENCE) and not self._told:
             self._told = True
-            left = [str(rank) for rank in range(len(self._processes)) if rank not in self._codes]
-            _say("rank%s %s: still running, ended by force" % ("s" if left[1:] else "", ", ".join(left)))
+            ranks = "rank%s %s" % ("s" if left[1:] else "", ", ".join(map(str, left)))
+            _say("%s: %s, ended by force" % (ranks, "stopped by a signal" if stopped else "still running"))
             self._send(signal.SIGTERM)
-        if seconds > _PATIENCE + _LAST_SECONDS:
+        if stopped or seconds > _PATIENCE + _LAST_SECONDS:
             self._send(signal.SIGKILL)
+
+    def _is_stopped(self, rank: int) -> bool:
+        """Return whether a rank has got SIGSTOP or the like."""
+        how = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._processes[rank].pid, how) is not None
 
 
 def _killed_with(parent: int) -> Callable[[], None]:
