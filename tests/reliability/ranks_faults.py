@@ -175,9 +175,12 @@ def _failing(said: str, **given: Any) -> Fault:
 
 
 def _differs(about: str, what: str, **given: Any) -> Fault:
-    """Return the fault of a rank that would train something else; within an epoch, it could not even resume."""
+    """Return the fault of a rank that would train something else; within an epoch, it could not even resume.
+
+    The ranks find that at the same time, or one ends because another has found it.
+    """
     said = r"(?s)(differ in their %s|was saved in the middle of epoch).*%s" % (about, what)
-    return Fault(given, said, said, (1, 2), (2,))
+    return Fault(given, said, said, (1, 2), (1, 2))
 
 
 FAULTS: dict[str, Fault] = {
