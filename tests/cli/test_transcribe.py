@@ -188,6 +188,79 @@ def test_config_in_place_of_that_of_the_run(run: Any, trained: pathlib.Path, tmp
     assert run(write("x.wav", "ad"), "--config", "other.config")[1] == "wz\n"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "train = {'class': 'MetaDataset', 'datasets': {'ogg': train}, 'data_map': {'data': ('ogg', 'data')}, "
+        "'seq_list_file': 'gone.txt'}",
+        "train = {'class': 'ConcatSeqsDataset', 'dataset': {'class': 'MultiProcDataset', 'dataset': train}, "
+        "'seq_list_file': 'gone', 'seq_len_file': 'gone'}",
+        "def get_train(epoch=None):\n    return ogg\nogg, train = train, get_train",
+        "dev, train = train, {'class': 'HDFDataset', 'files': ['gone.hdf']}",
+        "search_data, train = train, None",
+        "eval_datasets, train = {'other': train}, None",
+    ],
+    ids=["meta", "nested", "function", "dev", "search_data", "eval_datasets"],
+)
+def test_features_of_any_dataset(run: Any, trained: pathlib.Path, changes: str) -> None:
+    """The first dataset with the option audio, also inside of others; its files need not be there."""
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    pathlib.Path("other.config").write_text("%s\n%s\n" % ((trained / "my.config").read_text(), changes))
+    assert run(write("x.wav", "bad"), "--config", "other.config")[:2] == (0, "bad\n")
+
+
+def test_dataset_by_its_name(run: Any, trained: pathlib.Path) -> None:
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    changes = "dev = {**train, 'audio': {**audio, 'norm_mean': 100.0}}"  # which leaves blanks only
+    pathlib.Path("other.config").write_text("%s\n%s\n" % ((trained / "my.config").read_text(), changes))
+    name = write("x.wav", "bad")
+    assert [run(name, "--config", "other.config", *more)[1] for more in ([], ["--data", "train"])] == ["\n", "bad\n"]
+
+
+def test_files_of_the_features_lie_where_the_training_ran(run: Any, trained: pathlib.Path) -> None:
+    (trained / "mean.txt").write_text("\n".join(["100"] * 4))
+    text = (trained / "my.config").read_text()
+    try:
+        (trained / "my.config").write_text(
+            text.replace('"random_permute"', '"norm_mean": "mean.txt", "random_permute"')
+        )
+        assert run(write("x.wav", "bad"))[:2] == (0, "\n")
+    finally:
+        (trained / "my.config").write_text(text)
+
+
+def test_samples_as_features(
+    run: Any, tmp_path: pathlib.Path, trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network on raw audio: labels are 0 where the samples are loud, and times follow from the sample rate."""
+    text = (trained / "my.config").read_text()
+    text = text.replace('"features": "log_mel_filterbank", "num_feature_filters": 4', '"features": "raw"')
+    changes = """
+extern_data["data"]["dim"] = 1
+batch_size = 100000
+network = {
+    "loud": {"class": "eval", "eval": "tf.abs(source(0))", "from": "data"},
+    "pooled": {"class": "pool", "mode": "max", "pool_size": (80,), "padding": "valid", "from": "loud"},
+    "ctc": {"class": "softmax", "from": "pooled", "loss": "ctc", "target": "classes"},
+}
+model = "raw/net"
+"""
+    pathlib.Path("raw.config").write_text(text + changes)
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    config = returnn_tf.Config.from_file("raw.config")
+    net = returnn_tf.Network.from_config(config, train=True)
+    net.set_param_values(
+        {**net.get_param_values(), "ctc/W": np.array([[40, 0, 0, 0, 0]]), "ctc/b": np.array([0, -9, -9, -9, 20])}
+    )
+    os.mkdir("raw")
+    returnn_tf.save_checkpoint(net, "raw/net.001")
+    code, out, _ = run(write("x.wav", "bd"), "--json", model="raw.config", epoch=None)
+    found = json.loads(out)
+    assert code == 0 and found["text"] == "aa"
+    for label, start in zip(found["labels"], (0.1, 0.4)):
+        assert label["start"] == pytest.approx(start, abs=0.02) and label["end"] == pytest.approx(start + 0.2, abs=0.02)
+
+
 def test_overrides(run: Any) -> None:
     assert run(write("x.wav", "ad"), "--epoch", "1", "++search_output_layer", "ctc", epoch=None)[1] == "ad\n"
 

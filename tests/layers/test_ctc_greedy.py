@@ -104,6 +104,23 @@ def test_loss_counts_the_errors() -> None:
     assert result.errors == {"output": 2.0}
 
 
+def test_labels_in_a_loop() -> None:
+    """The labels of a layer outside are the same in each step; those of a loop are computed once."""
+    greedy = {"class": "ctc_greedy", "from": "base:data"}
+    unit = {
+        "labels": greedy,
+        "count": {"class": "length", "from": "labels", "dtype": "int32"},
+        "output": {"class": "combine", "kind": "add", "from": ["prev:output", "count"], "initial_output": 0},
+    }
+    loop = {"class": "rec", "from": "data", "unit": unit, "is_output_layer": True}
+    net = _net({}, loop=loop)
+    values, lens = _scores(PATHS)
+    result = net.run({"data": values, "data/size0": lens}, fetch=["loop"]).layers["loop"]
+    for row, path in enumerate(PATHS):
+        counts = len(_merged(path, 3)) * np.arange(1, len(path) + 1)
+        assert result.value[row][: len(path)].tolist() == counts.tolist()
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
