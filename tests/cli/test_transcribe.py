@@ -68,7 +68,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         values = dict(net.get_param_values())
         os.mkdir("out")
         for epoch, bias in ((1, 0.0), (2, 100.0)):
-            values["ctc/W"] = np.eye(4, 5, dtype="float32")
+            values["ctc/W"] = 4 * np.eye(4, 5, dtype="float32")
             values["ctc/b"] = np.array([0, 0, 0, 0, bias], "float32")
             net.set_param_values(values)
             returnn_tf.save_checkpoint(net, "out/net.%03d" % epoch)
@@ -120,7 +120,7 @@ def test_json_has_times_and_confidence(run: Any) -> None:
     found = json.loads(out)
     assert found["text"] == "ca" and found["tag"] == "x.wav" and found["duration"] == pytest.approx(0.7, abs=1e-3)
     for label, start in zip(found["labels"], (0.1, 0.4)):
-        assert label["start"] == pytest.approx(start, abs=0.03) and label["end"] == pytest.approx(start + 0.2, abs=0.03)
+        assert label["start"] == pytest.approx(start, abs=0.03) and start + 0.17 < label["end"] < start + 0.33
         assert 0 < label["confidence"] <= 1
 
 
@@ -170,6 +170,35 @@ def test_beam(run: Any) -> None:
     (other,) = found["alternatives"]
     assert code == 0 and other["score"] <= found["score"] <= 0
     assert set(found["text"]) <= {"a", "4"}  # the label of each frame, with the blank
+
+
+def test_lexicon_and_hot_words(run: Any) -> None:
+    """The beam search of task decode, for posteriors: files are those of the user's folder."""
+    pathlib.Path("words.txt").write_text("abd\ncad\n")
+    name = write("x.wav", "abc")
+    assert run(name)[1] == "abc\n"
+    code, out, _ = run(name, "--lexicon", "words.txt", "--layer", "ctc")
+    assert (code, out) == (0, "abd\n")
+    assert run(name, "--lexicon", "words.txt")[1] == "abd\n"  # not the layer with labels
+    code, out, _ = run(name, "--layer", "ctc", "--json", "--nbest", "3")
+    found = json.loads(out)
+    assert found["text"] == "abc" and len(found["alternatives"]) == 2
+    assert found["score"] >= found["alternatives"][0]["score"] >= found["alternatives"][1]["score"]
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["--lexicon", "words.txt", "--layer", "output"], "layer 'output' has labels, but a lexicon, a language model"),
+        (["--lexicon", "gone.txt"], "gone.txt"),
+        (["--lexicon", "words.txt"], "words.txt"),
+        (["--hot-words", "words.txt"], "xyz"),
+    ],
+)
+def test_files_of_the_decoder_that_do_not_fit(run: Any, args: list[str], message: str) -> None:
+    pathlib.Path("words.txt").write_text("xyz\n")
+    code, out, err = run(write("x.wav", "abc"), *args)
+    assert code in (1, 2) and out == "" and message in err and "Traceback" not in err
 
 
 def test_which_checkpoint(run: Any, trained: pathlib.Path) -> None:
@@ -375,7 +404,7 @@ def test_models_that_are_none(run: Any, trained: pathlib.Path) -> None:
         ),
         ("audio['num_feature_filters'] = 5", "has 5 features for data key 'data', but extern_data declares 4"),
         ("audio['window_len'] = -1", "window_len"),
-        ("network = {'output': {'class': 'copy', 'from': 'data'}}", "of layers with posteriors of CTC there is none"),
+        ("network = {'output': {'class': 'copy', 'from': 'data'}}", "none has the loss 'ctc'"),
         (
             "network['output'] = {'class': 'copy', 'from': ['data:classes']}",
             "the network needs the data keys 'data', 'classes' to recognise something",

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.runs.config import in_folder
@@ -33,11 +33,14 @@ the files, each as soon as it and those before it are there; of several files, b
     find . -name '*.ogg' | returnn-tf transcribe out/model - --epoch best --ctm > words.ctm
     returnn-tf transcribe out/model talk.wav --segment 30 --srt > talk.srt
     returnn-tf transcribe my.config a.wav --layer ctc       the best path of this output of CTC
+    returnn-tf transcribe out/model a.wav --lexicon words.txt --lm words.arpa --hot-words names.txt
 
 The model is a folder or prefix of checkpoints, one checkpoint, or a config. Features, vocabulary, search and sizes of
 batches are those of its config. A file that can't be read is told in a line of its own, the others are recognised, and
 the exit code is 1.
 """
+#: Options with files of the decoder of CTC, each a setting ``decode_...``.
+_FILES = {"lexicon": "the words that there are", "lm": "n-gram model", "hot-words": "words that are expected"}
 _SHORTEST = 1.0  # seconds of a part
 
 
@@ -72,6 +75,7 @@ def run(args: list[str]) -> int:
         raise CommandError(message % (given.format, len(files)))
     tags = _tags(files, given.output)
     model = find_model(given.model, config=given.config, epoch=given.epoch, overrides=overrides)
+    model.config.update(_settings(given))
     paths = [os.path.abspath(path) for path in files]
     target = None if given.output is None else os.path.abspath(given.output)
     with log.on_stderr(_level(model, overrides)), in_folder(model.folder):
@@ -106,12 +110,21 @@ def _parser() -> CommandParser:
     add("--epoch", metavar="N", type=_epoch, help="of the checkpoint, or %r; default: the newest one" % BEST)
     add("--config", metavar="FILE", help="the config of the model, if it is not where it was at the training")
     add("--layer", metavar="NAME", help="the layer with the labels, or with posteriors of CTC; default: of task search")
+    for flag, what in _FILES.items():
+        add("--" + flag, metavar="FILE", help="of the decoder of CTC: %s (as of returnn-tf decode)" % what)
     add("--data", metavar="NAME", help="the dataset whose features are computed; default: the one to search")
     add("--channel", metavar="N", type=_channel, help="of audio with several: its number from 0, or %r" % MIX)
     add("--sample-rate", metavar="HZ", type=positive, help="of the training data, if the config does not say it")
     add("--resample", action="store_true", help="convert audio of another sample rate")
     add("--segment", metavar="SECONDS", type=_seconds, help="cut longer audio at pauses into parts of at most this")
     return parser
+
+
+def _settings(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the decoder of CTC that options replace."""
+    names = {"decode_" + flag.replace("-", "_"): getattr(given, flag.replace("-", "_")) for flag in _FILES}
+    settings: dict[str, Any] = {name: os.path.abspath(path) for name, path in names.items() if path is not None}
+    return {**settings, **({"decode_nbest": given.nbest} if given.nbest > 1 else {})}
 
 
 def _epoch(value: str) -> str:

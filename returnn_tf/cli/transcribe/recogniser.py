@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Protocol
 
@@ -16,33 +17,44 @@ from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
 from returnn_tf.config.errors import CommandError, FileError, SearchError, did_you_mean
 from returnn_tf.config.options import option
+from returnn_tf.config.settings.decoding import DecodingSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.audio.frame_seconds import seconds_of_frame
 from returnn_tf.datasets.config import batch_options_from_config, dataset_from_config, nested_options
 from returnn_tf.datasets.core.batches.batch_options import derived_keys
+from returnn_tf.datasets.core.read_ahead import default_threads
 from returnn_tf.datasets.synthetic.static import StaticDataset
 from returnn_tf.engine.data.data_source import evaluation_names
 from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.engine.data.label_names import LabelNames
+from returnn_tf.engine.decoding.decoder import Decoder
 from returnn_tf.engine.decoding.greedy import GreedyDecoder
+from returnn_tf.engine.decoding.labels import DecodedLabels
+from returnn_tf.engine.decoding.posteriors import log_posteriors
+from returnn_tf.engine.decoding.transcripts import hypotheses_of
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, Step, steps_over_sequences
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
+from returnn_tf.engine.search.decoder_of_config import decoder_of_config
 from returnn_tf.engine.search.labels import Labels
+from returnn_tf.engine.search.posteriors import is_posterior_layer
 from returnn_tf.engine.search.searcher import Searcher, SearchResult
 from returnn_tf.engine.search.times import input_frames
 from returnn_tf.engine.search.transcriber import Transcriber
-from returnn_tf.engine.search.transcript_graph import TranscriptGraph, wanted_layers
+from returnn_tf.engine.search.transcript_graph import ENTROPY, TranscriptGraph, wanted_layers
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.engine.transcripts.confidence import entropy_confidence
-from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
+from returnn_tf.engine.transcripts.transcript import Hypothesis
 from returnn_tf.graph.layer import Node
+from returnn_tf.layers.losses.ctc import CtcLoss
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.search import output_layers, search_plan, transcript_options
 from returnn_tf.tasks.setting_checks import check_all_settings
 
 _NAME = "transcribe"
 _NO_LIMIT = 1 << 40
+#: Settings of the beam search of CTC that the best path does not know; the first ones are for words of a task.
+_OF_DECODER = ("decode_lexicon", "decode_lm", "decode_hot_words")
+_OF_BEAM = (*_OF_DECODER, "decode_priors")
 #: Options of datasets with a function that changes the data of the dataset inside.
 _CHANGES = ("map_seq", "map_seq_stream")
 
@@ -188,68 +200,70 @@ class SearchedLayer:
 
 
 class DecodedLayer:
-    """A layer with posteriors of CTC, of which the best path is taken.
+    """A layer with posteriors of CTC, which are decoded.
 
     :param net: planned for search
-    :param names: of the labels without the blank
-    :param blank: its index
+    :param node: the layer
+    :param decoder: of its posteriors
+    :param labels: their names
     :param frame_seconds: between the frames of the features; None: unknown
     """
 
     def __init__(
-        self, net: Network, node: Node, names: Sequence[str], blank: int, frame_seconds: Optional[float]
+        self, net: Network, node: Node, decoder: Decoder, labels: DecodedLabels, frame_seconds: Optional[float]
     ) -> None:
         self._forwarder = Forwarder(net, node.path)
-        self._is_prob = gives_probabilities(node)
-        assert node.output.dim is not None
-        self._decoder = GreedyDecoder(node.output.dim, blank)
-        self._labels, self._frame_seconds = Labels(names or None), frame_seconds
+        self._decoder, self._labels, self._frame_seconds = decoder, labels, frame_seconds
+        self._by_entropy = TaskSettings(net.config).search_confidence == ENTROPY
+        self._threads = DecodingSettings(net.config).decode_threads or default_threads()
         self.used_data_keys = self._forwarder.used_data_keys
         self.tensors, self.run = self._forwarder.tensors, self._forwarder.run
         self.without_times = "" if frame_seconds else "it is not known how long a frame is. Set search_frame_seconds"
 
     def hypotheses(self, result: ForwardResult, frames: Sequence[int]) -> list[Sequence[Hypothesis]]:
-        """Return the best path of each sequence."""
+        """Return the hypotheses of each sequence.
+
+        :raises DataError: the values are no posteriors
+        """
         (lengths,) = result.lengths.values()
-        return [
-            [self._of_posteriors(values[:count], given)] for values, count, given in zip(result.value, lengths, frames)
-        ]
+        values = [row[:count] for row, count in zip(result.value, lengths)]
+        with ThreadPoolExecutor(self._threads) as pool:
+            return list(pool.map(self._decoded, values, frames))
 
-    def _of_posteriors(self, values: NDArray[Any], frames: int) -> Hypothesis:
-        x = values.astype("float64")
-        log_probs = np.log(np.maximum(x, 1e-20)) if self._is_prob else x - _log_sum_exp(x)
-        decoded = self._decoder.decode(log_probs)[0]
-        step = None if self._frame_seconds is None else self._frame_seconds * input_frames(frames, len(values))
-        sure = entropy_confidence(log_probs)
-        pieces = tuple(
-            Piece(text, _times(first, step), _times(past, step), float(sure[first:past].min()))
-            for text, (first, past) in zip(self._labels.each(decoded.labels), decoded.frames)
-        )
-        return Hypothesis(pieces, self._labels.spelling.words(pieces), decoded.score, decoded.parts)
+    def _decoded(self, values: NDArray[Any], frames: int) -> Sequence[Hypothesis]:
+        log_probs = log_posteriors(values, "Layer %r" % self._forwarder.layer)
+        seconds = None
+        if self._frame_seconds is not None:
+            seconds = self._frame_seconds * input_frames(frames, len(values)) * len(values)
+        found = self._decoder.decode(log_probs)
+        return hypotheses_of(found, self._labels, log_probs, seconds, by_entropy=self._by_entropy)
 
 
-def _times(frame: int, seconds: Optional[float]) -> Optional[float]:
-    return None if seconds is None else frame * seconds
+def decoder_of(config: Config, names: LabelNames, node: Node) -> tuple[Decoder, DecodedLabels]:
+    """Return what decodes the posteriors of a layer, and their labels.
 
+    It is the beam search of task decode if there is something that the best path does not know, or several hypotheses
+    are wanted.
 
-def _log_sum_exp(x: NDArray[Any]) -> NDArray[Any]:
-    most = x.max(axis=-1, keepdims=True)
-    total: NDArray[Any] = most + np.log(np.exp(x - most).sum(axis=-1, keepdims=True))
-    return total
-
-
-def gives_probabilities(node: Node) -> bool:
-    """Return whether the values of a layer are probabilities; otherwise log probabilities, or what a softmax takes."""
-    activation = node.layer.activation
-    return activation == "softmax" or (activation is None and node.layer.normalizes_features)
+    :raises ConfigError: settings of the decoder do not fit
+    :raises DataError: a file of it is missing or does not fit
+    """
+    settings = DecodingSettings(config)
+    if any(map(settings.value, _OF_BEAM)) or settings.decode_nbest > 1:
+        beam = decoder_of_config(config, names, node)
+        return beam, beam.labels
+    dim = node.output.feature_dim
+    assert dim is not None and dim.size is not None
+    blank = names.blank(dim) if settings.decode_blank is None else settings.decode_blank
+    assert blank is not None, "%s has no blank" % node.path
+    return GreedyDecoder(dim.size, blank), DecodedLabels(names.names(dim))
 
 
 class Recogniser:
     """Recognises features of audio by a trained network.
 
     :param config: with the checkpoint, for task search
-    :param layer: path of the layer with labels, or with posteriors of CTC; default: ``search_output_layer``, else the
-        output of CTC if there is one
+    :param layer: path of the layer with labels, or with posteriors of CTC; default: see `_chosen`
     :param data: name of the dataset whose features are meant, see `AudioOfConfig.find`
     :raises ConfigError: there is no such layer, no checkpoint, or audio alone does not give what the network needs
     :raises DataError: the checkpoint or a vocabulary is damaged
@@ -261,8 +275,7 @@ class Recogniser:
         self.audio = AudioOfConfig.find(config, data)
         plan = search_plan(config)
         names = LabelNames(plan, config, self.audio.dataset)
-        path = layer or (output_layers(config)[0] if TaskSettings(config).search_output_layer else "")
-        path, is_searched = _chosen(plan, names, path)
+        path, is_searched = _chosen(config, plan, names, layer)
         wanted = wanted_layers(plan, path, transcript_options(TaskSettings(config))) if is_searched else []
         self.net, choice = load_network(config, search=True, losses=False, outputs=[path, *wanted])
         self.checkpoint = choice.path or ""
@@ -281,11 +294,7 @@ class Recogniser:
         seconds = TaskSettings(self._config).search_frame_seconds or self.audio.frame_seconds
         if labels is not None:
             return SearchedLayer(self.net, path, names.names(labels), seconds)
-        dim = node.output.feature_dim
-        assert dim is not None
-        blank = names.blank(dim)
-        assert blank is not None
-        return DecodedLayer(self.net, node, names.names(dim), blank, seconds)
+        return DecodedLayer(self.net, node, *decoder_of(self._config, names, node), seconds)
 
     def _key_of_audio(self) -> str:
         """Return the data key whose data are the features.
@@ -339,30 +348,45 @@ class Recogniser:
                 yield indices, self.source.hypotheses(step.result, [len(features[index]) for index in indices]), step
 
 
-def _chosen(plan: Plan, names: LabelNames, path: str) -> tuple[str, bool]:
+def _chosen(config: Config, plan: Plan, names: LabelNames, layer: Optional[str]) -> tuple[str, bool]:
     """Return the path of the layer with the hypotheses, and whether it has labels; else it has posteriors of CTC.
 
-    :param path: "": "output" if it has labels, else the only layer with posteriors
-    :raises ConfigError: there is no such layer
+    If the settings have something for the decoder of CTC, it is ``decode_layer`` or the only layer with the loss ctc;
+    otherwise ``search_output_layer``, or the layer "output" if it has labels, go before these.
+
+    :param layer: path of the layer instead
+    :raises ConfigError: there is no such layer, or it does not fit
     """
     layers = plan.by_path()
-    if not path and "output" in layers and layers["output"].output.sparse:
-        path = "output"
+    settings = DecodingSettings(config)
+    decodes = any(map(settings.value, _OF_DECODER))
+    path = layer or ""
+    if not path and not decodes:
+        path = output_layers(config)[0] if TaskSettings(config).search_output_layer else ""
+        if not path and "output" in layers and layers["output"].output.sparse:
+            path = "output"
+    path = path or settings.decode_layer
     if not path:
-        found = [each.path for each in layers.values() if _is_posterior(each, names)]
+        found = list(dict.fromkeys(loss.owner.path for loss in plan.losses if isinstance(loss.loss, CtcLoss)))
         if len(found) != 1:
-            many = "are %s" % ", ".join(map(repr, found)) if found else "is none"
-            raise SearchError(
-                "transcribe: search_output_layer is not set, 'output' has no labels, and of layers with posteriors of "
-                "CTC there %s. Name the layer with the hypotheses: --layer NAME" % many
+            many = (
+                "several have the loss 'ctc': %s" % ", ".join(map(repr, found)) if found else "none has the loss 'ctc'"
             )
-        return found[0], False
+            raise SearchError(
+                "transcribe: it is not clear which layer has the hypotheses: %s. Name it: --layer NAME" % many
+            )
+        (path,) = found
     if path not in layers:
         raise SearchError("transcribe: there is no layer %r. %s" % (path, did_you_mean(path, layers)))
     node = layers[path]
     if node.output.sparse:
+        if decodes:
+            raise SearchError(
+                "transcribe: layer %r has labels, but a lexicon, a language model and hot words are for posteriors of "
+                "CTC. Name a layer with those: --layer NAME" % path
+            )
         return path, True
-    if not _is_posterior(node, names):
+    if not _is_posterior(node, names, settings):
         raise SearchError(
             "transcribe: layer %r gives %s, which is neither labels nor posteriors of CTC (with a known blank). "
             "Name a layer of class 'decide' or 'ctc_greedy', or the one with the loss 'ctc': --layer NAME"
@@ -371,11 +395,12 @@ def _chosen(plan: Plan, names: LabelNames, path: str) -> tuple[str, bool]:
     return path, False
 
 
-def _is_posterior(node: Node, names: LabelNames) -> bool:
+def _is_posterior(node: Node, names: LabelNames, settings: DecodingSettings) -> bool:
     """Return whether a layer has a distribution over labels and a blank for each frame."""
     dim = node.output.feature_dim
-    has_frames = node.output.rank == 3 and node.output.time_axis is not None and node.output.batch_axis is not None
-    return has_frames and not node.output.sparse and dim is not None and names.blank(dim) is not None
+    if dim is None or not is_posterior_layer(node.output):
+        return False
+    return settings.decode_blank is not None or names.blank(dim) is not None
 
 
 class _Parts(StaticDataset):
