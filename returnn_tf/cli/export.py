@@ -16,6 +16,7 @@ from returnn_tf.config.errors import ExportError
 from returnn_tf.config.options import OptionInfo, own_options_first
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.export.error_rates import ErrorCheck
 from returnn_tf.export.export import check_folder, make_exporter, write_export
 from returnn_tf.export.exporters import EXPORTERS, Exporter
 from returnn_tf.logging.log import log
@@ -33,6 +34,8 @@ returnn-tf explain export.
     returnn-tf export my.config --output model --load out/net.012        this checkpoint
     returnn-tf export my.config --output model --search                  the graph searches: labels, lengths, scores
     returnn-tf export my.config --output model --outputs encoder,ctc     these layers
+    returnn-tf export my.config --output model --quantize int8           matrices of int8, ...
+    returnn-tf export my.config --output model --quantize int8 --check dev       ..., unless "dev" has more errors
 """
 
 
@@ -95,7 +98,8 @@ def _export(exporter: Exporter, config: Config, given: argparse.Namespace) -> in
             "export --search: the network does not search, as no layer is of class 'choice', so the graph would be the "
             "same without it. Omit --search."
         )
-    write_export(exporter, net, given.output)
+    check = None if given.check is None else ErrorCheck(given.check, given.max_loss, given.check_seqs)
+    write_export(exporter, net, given.output, check)
     log.write(1, "Wrote %s" % given.output)
     return 0
 
@@ -109,8 +113,27 @@ def _parser() -> CommandParser:
     model.add_argument("--load", metavar="PREFIX", help="path prefix of the checkpoint")
     model.add_argument("--epoch", metavar="N", type=positive, help="epoch of the checkpoint; default: the newest one")
     parser.add_argument("--outputs", metavar="A,B", help="paths of the layers whose values are outputs")
+    parser.add_argument("--check", metavar="DATASET", help="also compare the error rates of export and network on it")
+    parser.add_argument(
+        "--max-loss", metavar="SHARE", type=_share, default=ErrorCheck.most,
+        help="with --check: largest increase of an error rate, relative to that of the network; default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument(
+        "--check-seqs", metavar="N", type=positive, default=ErrorCheck.sequences,
+        help="with --check: number of sequences; default: %(default)s",
+    )  # fmt: skip
     parser.add_argument("--search", action="store_true", help="the network as it searches, with labels and scores")
     return parser
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError("expected a number such as 0.02, not %r" % text)
+    return value
 
 
 def _targets() -> str:

@@ -55,6 +55,16 @@ class Exporter(abc.ABC):
         """Return whether the network is always exported as it searches."""
         return False
 
+    @property
+    def fixed_batch(self) -> Optional[int]:
+        """Return the number of sequences of a run, or None if it may be any."""
+        return None
+
+    @property
+    def fixed_frames(self) -> Optional[int]:
+        """Return the size of all time axes of the inputs, or None if it may be any."""
+        return None
+
     def network(self, net: Network) -> Network:
         """Return the network to export: another one if parameters are to be stored in another way.
 

@@ -51,6 +51,11 @@ class OnnxExporter(StreamingExporter):
     )
 
     @property
+    def fixed_batch(self) -> Optional[int]:
+        """Return the option ``batch``."""
+        return self.batch
+
+    @property
     def searches(self) -> bool:
         """Return whether the network is exported as it searches."""
         return self.stateful is not None

@@ -50,6 +50,16 @@ class TFLiteExporter(StreamingExporter):
     )
     quantize: str = option("none", help="how weights are stored; computation is less exact then", choices=QUANTIZE)
 
+    @property
+    def fixed_batch(self) -> Optional[int]:
+        """Return the option ``batch``."""
+        return self.batch or None
+
+    @property
+    def fixed_frames(self) -> Optional[int]:
+        """Return the option ``frames``."""
+        return self.frames
+
     def largest_difference(self) -> float:
         """Return the tolerance: larger for quantised weights."""
         return _QUANTIZED_TOLERANCE.get(self.quantize, self.tolerance)
