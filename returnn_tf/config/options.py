@@ -68,6 +68,13 @@ def probability(value: Any) -> Optional[str]:
     return between(0, 1)(value)
 
 
+def seqs_by_length(value: Any) -> Optional[str]:
+    """Check a dict of numbers of sequences by numbers of frames, all at least 1; None passes."""
+    numbers = [] if value is None else [*value.keys(), *value.values()]
+    good = value is None or (value and all(type(number) is int and number > 0 for number in numbers))
+    return None if good else "must be a dict frames -> sequences such as {500: 80, 1000: 40}, got %r" % (value,)
+
+
 def dropout_rate(value: Any) -> Optional[str]:
     """Check that a number is at least 0 and below 1, as the kept entries are divided by the rest; None passes."""
     return None if value is None or 0 <= value < 1 else "must be from 0 to below 1"

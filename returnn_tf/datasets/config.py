@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
 from returnn_tf.config import Config
-from returnn_tf.config.errors import ConfigError, DatasetError, did_you_mean, nearest_name
-from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.errors import BatchError, ConfigError, DatasetError, did_you_mean, nearest_name
+from returnn_tf.config.settings.data import AUTO, DataSettings
 from returnn_tf.datasets.core.base import Dataset, make_dataset, parse_dataset_spec
 from returnn_tf.datasets.core.seq_order import SEED_OFFSET_VARIABLE
 
@@ -111,11 +111,17 @@ def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1
     :param train: apply the length limits, ``seq_drop`` and other options for training only
     :param epoch: ``inc_seq_length`` is added to ``max_seq_length`` with every epoch after the first; a large
         ``seq_drop`` decreases
+    :raises ConfigError: ``batch_size`` is "auto" still, which only a training replaces by what fits
     """
     settings = DataSettings(_as_config(config))
     wanted = ("all", "train") if train else ("all",)
     values = {name: settings.value(name) for name, info in settings.declared().items() if info.batch_option in wanted}
     options = {name: value for name, value in values.items() if value is not None}
+    if auto_keys(settings.batch_size):
+        raise BatchError(
+            "%s is 'auto': that is found when the model is trained, and not known here. Give a number of frames, e.g. "
+            "++batch_size 10000" % settings.describe_source("batch_size")
+        )
     if options.get("seq_drop"):
         options["seq_drop"] = _dropped(options["seq_drop"], epoch, settings.seq_drop_freq)
     increase = settings.inc_seq_length if train else 0
@@ -127,6 +133,12 @@ def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1
             sign = -1 if limit < 0 else 1  # a negative limit is one for key "classes"
             options["max_seq_length"] = limit + sign * increase * (epoch - 1)
     return options
+
+
+def auto_keys(batch_size: Any) -> list[str]:
+    """Return the data keys whose ``batch_size`` is "auto"; [""] if it is so for all."""
+    by_key = batch_size if isinstance(batch_size, Mapping) else {"": batch_size}
+    return [key for key, value in by_key.items() if value == AUTO]
 
 
 def _dropped(probability: float, epoch: int, every: int) -> float:
@@ -206,6 +218,8 @@ def _eval_chunking(config: Config) -> Any:
     """Return the chunking of evaluation datasets: none, with three exceptions."""
     settings = DataSettings(config)
     if settings.on_size_limit == "chunk":
+        if auto_keys(settings.batch_size):
+            raise BatchError("on_size_limit = 'chunk' cuts at batch_size, which must be a number then, not 'auto'.")
         return settings.batch_size or 0
     if settings.chunk_eval or str(settings.chunking) == "1":
         return settings.chunking

@@ -503,3 +503,68 @@ def test_chunks_are_made_of_used_keys_only(caplog):
     assert _tags(batches) == _tags(dataset.batches(used_data_keys=["data"], batch_size={"data": 60}))
     (told,) = [text for text in caplog.messages if "no effect" in text]
     assert "batch_size of key 'align' has no effect: parts of sequences are made of the used keys only: data." in told
+
+
+BY_LENGTH = {10: 4, 20: 2, 40: 1}
+
+
+@pytest.mark.parametrize(
+    "frames,options,expected",
+    [
+        ([5, 5, 5, 5, 5, 5], {}, [4, 2]),  # without batch_size, nothing else limits them
+        ([10, 11, 5, 20, 5, 5, 5], {}, [2, 2, 3]),  # the longest one decides, also if it comes last
+        ([40, 40, 41, 5, 5], {}, [1, 1, 1, 2]),  # longer than all entries: alone
+        ([5, 5, 5, 5], {"max_seqs": 3}, [3, 1]),
+        ([5, 5, 5, 5], {"batch_size": 10}, [2, 2]),
+        ([5, 25, 5, 5], {"chunking": "10:10"}, [4, 2]),  # of chunks, their lengths count
+    ],
+)
+def test_sequences_by_length(frames, options, expected):
+    batches = _dataset(_same(*frames)).batches(max_seqs_by_length=BY_LENGTH, **options)
+    assert [batch.num_rows for batch in batches] == expected
+
+
+def test_length_is_that_of_the_longest_key_that_is_read():
+    dataset = _dataset([{"data": 5, "classes": 12, "other": 30}] * 4)
+    counts = [
+        [batch.num_seqs for batch in dataset.batches(max_seqs_by_length=BY_LENGTH, used_data_keys=keys)]
+        for keys in (["data"], ["data", "classes"], None)
+    ]
+    assert counts == [[4], [2, 2], [1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    "share,expected", [(None, [5]), (0.5, [5]), (0.4, [2, 3]), (0.1, [2, 1, 2]), (0.0, [2, 1, 1, 1])]
+)
+def test_share_of_padding(share, expected):
+    """Of 5, 5, 15, these are 20 of 45 frames; of 15, 10, 5 of 30; of 10, 12, 2 of 24."""
+    batches = _dataset(_same(5, 5, 15, 10, 12)).batches(batch_size=1000, max_pad_share=share)
+    assert [batch.num_seqs for batch in batches] == expected
+
+
+@pytest.mark.parametrize(
+    "options,words",
+    [
+        ({"max_seqs_by_length": {}}, "such as {500: 80, 1000: 40}, got {}"),
+        ({"max_seqs_by_length": {0: 3}}, "such as"),
+        ({"max_seqs_by_length": {500: "80"}}, "such as"),
+        ({"max_seqs_by_length": {500: 80}, "recurrent_net": False}, "needs batches of whole sequences"),
+        ({"max_pad_share": 1.5}, "max_pad_share"),
+        ({"max_pad_share": 0.5, "recurrent_net": False}, "needs batches of whole sequences"),
+    ],
+)
+def test_wrong_limits_by_length(options, words):
+    with pytest.raises(ConfigError, match=words):
+        _dataset(_same(5)).batches(batch_size=100, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"chunking": "4:2"}, {"max_seq_length": 6}, {"min_seq_length": {"data": 5}}])
+def test_slice_lengths_are_those_of_batches(options):
+    """Of the sequences or chunks that are used, by their positions in a list of sequences; other keys are left out."""
+    dataset, order = _dataset(_same(5, 3, 7, 6)), [2, 0, 3]
+    expected = [
+        (int(position), {"data": int(batch.feed["data/size0"][row])})
+        for batch in dataset.batches(max_seqs=1, batch_size=100, seq_order=order, used_data_keys=["data"], **options)
+        for row, (position, _, _) in enumerate(batch.slices["data"])
+    ]
+    assert list(dataset.slice_lengths(1, order, used_data_keys=["data"], **options)) == expected and expected

@@ -9,7 +9,7 @@ from typing import Any, Optional
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.compiler.step_memory import Sizes, activation_bytes, params_bytes
 from returnn_tf.config import Config
-from returnn_tf.config.settings.data import DataSettings
+from returnn_tf.config.settings.data import AUTO, DataSettings
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.engine.update.optimizers import create_optimizer
 from returnn_tf.logging.text import bytes_text
@@ -92,6 +92,7 @@ def _batches(plan: Plan, settings: DataSettings) -> Iterator[tuple[int, int, Siz
     frames_of = {key: _limit(settings.batch_size, key) for key in keys}
     longest = {key: _limit(settings.max_seq_length, key) for key in keys}
     most = -1 if settings.max_seqs is None else settings.max_seqs
+    by_length = sorted((settings.max_seqs_by_length or {}).items())
     last = 0
     for wanted in _LENGTHS:
         lengths = {key: min(wanted, longest[key] or wanted, frames_of[key] or wanted) for key in keys}
@@ -101,6 +102,7 @@ def _batches(plan: Plan, settings: DataSettings) -> Iterator[tuple[int, int, Siz
         last = frames
         limits = [(frames_of[key] or 0) // lengths[key] for key in keys if frames_of[key]]
         limits += [most] if most > 0 else []
+        limits += [count for longest_one, count in by_length if frames <= longest_one][:1]
         sequences = max(1, min(limits, default=1))
         by_dim: dict[Dim, int] = {dim: lengths[key] for key in keys for dim in dims[key]}
         yield frames, sequences, Sizes(sequences, by_dim, frames)
@@ -110,6 +112,8 @@ def _limit(given: Any, key: str) -> Optional[int]:
     """Return the limit of a data key, of a number or a dict; None: there is none."""
     if isinstance(given, Mapping):
         given = given.get(key)
-    elif given is not None and given < 0:
+    if given == AUTO:
+        return None
+    if isinstance(given, (int, float)) and given < 0:
         given = -given if key == "classes" else None
     return int(given) if given and given < float("inf") else None

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from returnn_tf.config.options import at_least, none_below, probability
+from returnn_tf.config.options import at_least, none_below, probability, seqs_by_length
 from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import Effect, SettingGroup, setting
 
 #: One number for all data keys, or a dict by data key.
 PerKey = Union[int, dict[str, Optional[int]]]
 
+#: A limit of frames that is found by trying steps of training, see `returnn_tf.engine.training.auto_batch`.
+AUTO = "auto"
+
 _TRAINING_DATA = Effect.DATASETS | Effect.ORDER
 _BATCHES = Effect.BATCHES | Effect.ORDER
+
+
+def _batch_size(value: Any) -> Optional[str]:
+    """Check that text in ``batch_size`` is "auto"."""
+    given = value.values() if isinstance(value, dict) else [value]
+    wrong = [each for each in given if isinstance(each, str) and each != AUTO]
+    return "must be a number or 'auto', for all data keys or in a dict by key, got %r" % wrong[0] if wrong else None
 
 
 @register_settings
@@ -92,14 +102,24 @@ class DataSettings(SettingGroup):
     )
 
     # grouping into batches; the defaults are those of `Dataset.batches`
-    batch_size: Optional[PerKey] = setting(
+    batch_size: Union[PerKey, str, dict[str, Union[int, str, None]], None] = setting(
         None,
-        help="frames in a batch, padding included; for all data keys or by key",
+        help="frames in a batch, padding included; for all data keys or by key. 'auto': as many sequences as fit into "
+        "memory, by their length, found by trying steps of training",
+        check=_batch_size,
         batch_option="all",
         effect=_BATCHES,
     )
     max_seqs: Optional[int] = setting(
         None, help="maximum number of sequences in a batch; -1: no limit", batch_option="all", effect=_BATCHES
+    )
+    max_seqs_by_length: Optional[dict[int, int]] = setting(
+        None,
+        help="maximum number of sequences in a batch by the frames of the longest one: {500: 80, 1000: 40}, as "
+        "batch_size = 'auto' finds them. One that is longer than all entries is alone",
+        check=seqs_by_length,
+        batch_option="all",
+        effect=_BATCHES,
     )
     max_seq_length: Union[PerKey, float, None] = setting(
         None,
@@ -117,6 +137,13 @@ class DataSettings(SettingGroup):
         None,
         help="maximum number of padding frames in a training batch",
         check=none_below(0),
+        batch_option="train",
+        effect=_BATCHES,
+    )
+    max_pad_share: Optional[float] = setting(
+        None,
+        help="maximum share of padding in the frames of a training batch; 0.5 with batch_size = 'auto'",
+        check=probability,
         batch_option="train",
         effect=_BATCHES,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -476,9 +476,51 @@ class Dataset:
         :param options: `GivenBatchOptions`, and chunking, min_chunk_size, chunking_variance, context_window
             instead of the options of the dataset
         """
-        cutting = self._cutting({name: options.pop(name) for name in _CUTTING if name in options})
+        chosen = Chosen(seq_list, seq_order, share, by_itself)
+        reader, batch_options, cutting = self._opened(epoch, chosen, options, declared or ())
+        if len(batch_options.counted) > len(batch_options.keys):
+            reader.only_count(set(batch_options.counted).difference(batch_options.keys))
+        return self._iterate_batches(reader, batch_options, cutting, (start_batch, start_seq, resume), declared)
+
+    def slice_lengths(
+        self, epoch: int, seq_order: Sequence[int], **options: Any
+    ) -> Iterator[tuple[int, dict[str, int]]]:
+        """Yield each sequence or chunk that batches may have: its position in the order, and its frames by key.
+
+        Nothing is read where the lengths are known otherwise.
+
+        :param seq_order: corpus indices, in the order in which to look at them
+        :param options: as of `batches`
+        """
+        reader, batch_options, cutting = self._opened(epoch, Chosen(seq_order=seq_order), options)
+        with contextlib.closing(reader):
+            counted, rng = batch_options.counted, Draws(self.epoch_seed(epoch))
+            for position, starts, ends in cutting.slices(
+                reader, counted, recurrent_net=batch_options.recurrent_net, rng=rng
+            ):
+                lengths = dict(zip(counted, map(int.__sub__, ends, starts)))
+                if batch_options.uses(lengths):
+                    yield position, {key: lengths[key] for key in batch_options.keys}
+                reader.release(position)
+
+    @property
+    def knows_lengths(self) -> bool:
+        """Return whether the lengths of the sequences are known without reading them."""
+        first = np.zeros([1], np.int64)
+        return self.lengths_many(first) is not None or self.lengths(0) is not None
+
+    def _opened(
+        self, epoch: int, chosen: Chosen, options: Mapping[str, Any], derived: Collection[str] = ()
+    ) -> tuple[EpochReader, BatchOptions, Cutting]:
+        """Return the sequences of an epoch, to be closed, with the checked options of its batches.
+
+        :param options: as of `batches`
+        :param derived: data keys that are wanted, see `BatchOptions.with_derived`
+        """
+        cutting = self._cutting({name: options[name] for name in _CUTTING if name in options})
+        options = {name: value for name, value in options.items() if name not in _CUTTING}
         owner = "batches of %s" % self._owner()
-        batch_options = BatchOptions.make(owner, self.data_keys, options).with_derived(declared or ())
+        batch_options = BatchOptions.make(owner, self.data_keys, options).with_derived(derived)
         keys = batch_options.keys
         if cutting.chunking is not None or not batch_options.recurrent_net:
             for key, option in batch_options.named.items():
@@ -491,10 +533,7 @@ class Dataset:
             limited = set(batch_options.limited_keys).intersection(self.keys_in(epoch))
             batch_options = batch_options.counting({*keys, *limited})
             keys = batch_options.counted
-        reader = self.open_epoch(epoch, keys, Chosen(seq_list, seq_order, share, by_itself))
-        if len(keys) > len(batch_options.keys):
-            reader.only_count(set(keys).difference(batch_options.keys))
-        return self._iterate_batches(reader, batch_options, cutting, (start_batch, start_seq, resume), declared)
+        return self.open_epoch(epoch, keys, chosen), batch_options, cutting
 
     def keys_in(self, epoch: int) -> list[str]:
         """Return the data keys of the sequences of an epoch."""

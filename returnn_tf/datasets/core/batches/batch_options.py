@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from returnn_tf.config.errors import BatchError, did_you_mean
-from returnn_tf.config.options import from_options, option, probability
+from returnn_tf.config.options import from_options, option, probability, seqs_by_length
 from returnn_tf.datasets.core.per_key import is_int, per_key
 from returnn_tf.tensor import SEQ_TAG
 
@@ -35,6 +35,13 @@ class GivenBatchOptions:
     )
     min_seq_length: Union[int, dict[str, Any]] = option(0, help="drop shorter sequences")
     max_pad_size: Union[None, int, dict[str, Any]] = option(None, help="padding frames of a batch")
+    max_seqs_by_length: Optional[dict[Any, Any]] = option(
+        None,
+        help="sequences of a batch by the frames of its longest one, {500: 80, 1000: 40}; one that is longer than all "
+        "entries is alone. With it, batch_size has no default",
+        check=seqs_by_length,
+    )
+    max_pad_share: Optional[float] = option(None, help="share of padding in the frames of a batch", check=probability)
     packed_batch_size: Union[None, int, dict[str, Any]] = option(None, help="true frames of a batch, without padding")
     seq_drop: float = option(0.0, help="probability to leave a sequence or chunk out", check=probability)
     max_total_num_seqs: int = option(-1, help="the epoch ends after n + 1 sequences (as elsewhere); -1 or 0 = no limit")
@@ -72,13 +79,15 @@ class BatchOptions:
     min_seq_length: dict[str, Optional[int]]
     max_pad_size: dict[str, Optional[int]]
     max_seqs: Optional[int]
+    max_seqs_by_length: Sequence[tuple[int, int]]
+    max_pad_share: Optional[float]
     max_total_num_seqs: Optional[int]
     seq_drop: float
     recurrent_net: bool
 
     @classmethod
     def make(cls, owner: str, data_keys: list[str], options: Mapping[str, Any]) -> BatchOptions:
-        """Check the options; ``batch_size=None`` together with ``packed_batch_size`` means no limit with padding.
+        """Check the options; ``batch_size=None`` beside another limit of frames means no limit with padding.
 
         :param owner: for error messages
         :param data_keys: of the dataset
@@ -93,7 +102,8 @@ class BatchOptions:
                 if key not in data_keys:
                     hint = did_you_mean(key, data_keys)
                     raise BatchError("%s: option %r: there is no data key %r. %s" % (owner, name, key, hint))
-        if options.get("batch_size") is None and opts.packed_batch_size is not None:
+        others = (opts.packed_batch_size, opts.max_seqs_by_length)
+        if options.get("batch_size") is None and any(other is not None for other in others):
             opts.batch_size = None
         limits = {
             name: per_key(getattr(opts, name), data_keys, option=name)
@@ -113,17 +123,30 @@ class BatchOptions:
                 )
         if opts.max_seqs == 0 or opts.max_seqs < -1:
             raise BatchError("%s: option 'max_seqs' is %r; use -1 for no limit" % (owner, opts.max_seqs))
+        for name in ("max_seqs_by_length", "max_pad_share"):
+            if getattr(opts, name) is not None and not opts.recurrent_net:
+                raise BatchError("%s: option %r needs batches of whole sequences: recurrent_net=True" % (owner, name))
         return cls(
             keys=used,
             derived=derived_keys(opts.used_data_keys or (), data_keys),
             counted=list(data_keys),
             named=named,
             max_seqs=None if opts.max_seqs == -1 else int(opts.max_seqs),
+            max_seqs_by_length=tuple(sorted((opts.max_seqs_by_length or {}).items())),
+            max_pad_share=opts.max_pad_share,
             max_total_num_seqs=int(opts.max_total_num_seqs) if opts.max_total_num_seqs > 0 else None,
             seq_drop=float(opts.seq_drop),
             recurrent_net=bool(opts.recurrent_net),
             **limits,
         )
+
+    def uses(self, lengths: Mapping[str, int]) -> bool:
+        """Return whether the limits of lengths let a sequence or chunk be used.
+
+        :param lengths: frames by counted key
+        """
+        most, least = self.max_seq_length, self.min_seq_length
+        return all((least[key] or 0) <= frames <= (most[key] or frames) for key, frames in lengths.items())
 
     @property
     def limited_keys(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -162,7 +163,8 @@ class BatchPlanner:
         too_short = [(key, limit) for key, limit in self._limits(options.min_seq_length) if limit]
         padded, packed = self._limits(options.batch_size), self._limits(options.packed_batch_size)
         padding, most, drop = self._limits(options.max_pad_size), options.max_seqs or 0, options.seq_drop
-        sums = bool(packed or padding)
+        by_length, share = options.max_seqs_by_length, options.max_pad_share
+        sums = bool(packed or padding or share is not None)
         draws = bool(drop) or not is_whole  # for each chunk, whatever the probability: their sizes may be random, too
         end = _End(self._rng, options.max_total_num_seqs, self._is_chunked) if self._tracks else None
         zeros = (0,) * len(options.counted)
@@ -203,6 +205,11 @@ class BatchPlanner:
                 if sums:
                     full = full or any(summed[key] > limit for key, limit in packed)
                     full = full or any(joined[key] * count - summed[key] > limit for key, limit in padding)
+                    if share is not None:
+                        padded_frames = count * sum(joined)
+                        full = full or padded_frames - sum(summed) > share * padded_frames
+                if by_length:
+                    full = full or count > self._most_by_length(joined)
                 if full and parts:
                     yield self._rows(parts, end)
                     parts, joined, summed = [], frames, frames
@@ -215,6 +222,16 @@ class BatchPlanner:
                 self._epoch.release(position)  # so that a long run of unused sequences is not kept
         if parts:
             yield self._rows(parts, end)
+
+    def _most_by_length(self, longest: Sequence[int]) -> int:
+        """Return how many sequences a batch may have by the length of the longest one, in the keys that are read.
+
+        :param longest: frames of the longest sequence by counted key
+        """
+        options = self._options
+        frames = max(size for key, size in zip(options.counted, longest) if key in options.keys)
+        place = bisect.bisect_left(options.max_seqs_by_length, (frames, 0))
+        return options.max_seqs_by_length[place][1] if place < len(options.max_seqs_by_length) else 1
 
     def _rows(self, parts: list[Slice], end: Optional[_End]) -> BatchPlan:
         places = [(row, 0) for row in range(len(parts))]
