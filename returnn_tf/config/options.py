@@ -72,7 +72,7 @@ def seqs_by_length(value: Any) -> Optional[str]:
     """Check a dict of numbers of sequences by numbers of frames, all at least 1; None passes."""
     numbers = [] if value is None else [*value.keys(), *value.values()]
     good = value is None or (value and all(type(number) is int and number > 0 for number in numbers))
-    return None if good else "must be a dict frames -> sequences such as {500: 80, 1000: 40}, got %r" % (value,)
+    return None if good else "must be a dict frames -> sequences such as {500: 80, 1000: 40}"
 
 
 def dropout_rate(value: Any) -> Optional[str]:

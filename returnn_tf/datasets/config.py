@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
 from returnn_tf.config import Config
+from returnn_tf.config.derived import derived
 from returnn_tf.config.errors import BatchError, ConfigError, DatasetError, did_you_mean, nearest_name
 from returnn_tf.config.settings.data import AUTO, DataSettings
 from returnn_tf.datasets.core.base import Dataset, make_dataset, parse_dataset_spec
@@ -141,6 +142,23 @@ def auto_keys(batch_size: Any) -> list[str]:
     return [key for key, value in by_key.items() if value == AUTO]
 
 
+def without_auto(config: Config) -> Config:
+    """Return the config with the numbers alone that ``batch_size`` gives for some data keys, not "auto".
+
+    :raises ConfigError: another setting needs a number
+    """
+    settings = DataSettings(config)
+    _check_size_limit(settings)
+    given = settings.batch_size
+    rest = {key: value for key, value in given.items() if value != AUTO} if isinstance(given, Mapping) else {}
+    return derived(config, {"batch_size": rest or None}) if auto_keys(given) else config
+
+
+def _check_size_limit(settings: DataSettings) -> None:
+    if settings.on_size_limit == "chunk" and auto_keys(settings.batch_size):
+        raise BatchError("on_size_limit = 'chunk' cuts at batch_size, which must be a number then, not 'auto'.")
+
+
 def _dropped(probability: float, epoch: int, every: int) -> float:
     """Return ``seq_drop`` in an epoch: it is halved in every n-th one while it is above 0.5."""
     for _ in range(epoch // every):
@@ -218,8 +236,7 @@ def _eval_chunking(config: Config) -> Any:
     """Return the chunking of evaluation datasets: none, with three exceptions."""
     settings = DataSettings(config)
     if settings.on_size_limit == "chunk":
-        if auto_keys(settings.batch_size):
-            raise BatchError("on_size_limit = 'chunk' cuts at batch_size, which must be a number then, not 'auto'.")
+        _check_size_limit(settings)
         return settings.batch_size or 0
     if settings.chunk_eval or str(settings.chunking) == "1":
         return settings.chunking

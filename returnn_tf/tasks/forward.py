@@ -11,6 +11,7 @@ from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets import HDFWriter
+from returnn_tf.datasets.config import without_auto
 from returnn_tf.engine.data.data_source import DataSource, dataset_name
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.passes.forward_callback import callback_of, run_callback
@@ -34,8 +35,9 @@ def forward(config: Config) -> int:
     path = "" if callback is not None else _output_path(config, epoch)
     forwarder = Forwarder(net, settings.forward_output_layer)
     used = {key: net.extern_data[key] for key in forwarder.used_data_keys}
-    source = DataSource(config, dataset_name("forward_data", settings.forward_data), used, members, finite=True)
     changes = {} if settings.forward_batch_size is None else {"batch_size": settings.forward_batch_size}
+    of_data = without_auto(config) if changes else config
+    source = DataSource(of_data, dataset_name("forward_data", settings.forward_data), used, members, finite=True)
     one_pass = ForwardPass(forwarder, source, epoch, changes)
     try:
         with StopRequest(config, idle="ending; output_file is not written") as stop, net.sinks:

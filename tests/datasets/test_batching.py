@@ -545,7 +545,7 @@ def test_share_of_padding(share, expected):
 @pytest.mark.parametrize(
     "options,words",
     [
-        ({"max_seqs_by_length": {}}, "such as {500: 80, 1000: 40}, got {}"),
+        ({"max_seqs_by_length": {}}, "such as {500: 80, 1000: 40}, got {}\\."),
         ({"max_seqs_by_length": {0: 3}}, "such as"),
         ({"max_seqs_by_length": {500: "80"}}, "such as"),
         ({"max_seqs_by_length": {500: 80}, "recurrent_net": False}, "needs batches of whole sequences"),

@@ -144,11 +144,16 @@ def test_if_all_are_damaged_nothing_is_started_anew(tmp_path: pathlib.Path) -> N
 
 
 def test_all_that_a_killed_training_leaves_is_removed(tmp_path: pathlib.Path) -> None:
-    for name, owner in (("checkpoint", "net"), (".net.status.json", ""), (".net.settings.json", "")):
+    for name, owner in (
+        ("checkpoint", "net"),
+        (".net.status.json", ""),
+        (".net.settings.json", ""),
+        (".net.batches.json", ""),
+    ):
         Temporary(str(tmp_path / name), owner=owner)
     for name in ("net.001", "net.001.step7", "net.pretrain.001"):
         Temporary(str(tmp_path / name), folder=True)
-    assert len(os.listdir(tmp_path)) == 6
+    assert len(os.listdir(tmp_path)) == 7
     model_dir.prepare(str(tmp_path / "net"))
     assert os.listdir(tmp_path) == []
 
@@ -268,7 +273,7 @@ def test_a_folder_which_cannot_be_written_is_an_error_before_training(tmp_path: 
         model_dir.prepare(str(tmp_path / "file/net"))
     for name in ("004", "pretrain.004", "004.step70", "probe"):
         (tmp_path / (".net.%s.tmp-1" % name)).mkdir()
-    for name in ("checkpoint", "lock", "status.json", "settings.json"):
+    for name in ("checkpoint", "lock", "status.json", "settings.json", "batches.json"):
         (tmp_path / (".net.%s.tmp-1" % name)).touch()
     (tmp_path / ".net.other.004.tmp-1").mkdir()  # of another model, which may be trained at the moment
     model_dir.prepare(str(tmp_path / "net"))

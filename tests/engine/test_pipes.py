@@ -17,6 +17,7 @@ from returnn_tf.datasets.speech.audio_range import duration, read_range
 from returnn_tf.engine.checkpoints import averaging, checkpoint, model_dir, preload
 from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.restoring import CheckpointManifest
+from returnn_tf.engine.data import batch_table
 from returnn_tf.engine.learning_rate.file import read_file
 from returnn_tf.engine.monitoring import reproducer, run_settings
 from returnn_tf.export.side_file import read_side_file
@@ -66,6 +67,7 @@ READERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "average": ("checkpoint", lambda: averaging.last_of_folder("m.", 1)),
     "rates": ("rates", lambda: read_file("rates")),
     "settings": (".m.settings.json", lambda: run_settings.read(".m.settings.json")),
+    "batches": (".m.batches.json", lambda: batch_table.read(".m.batches.json")),
     "failed step": ("failure.json", lambda: reproducer.load(".")),
     "side file": ("model.json", lambda: read_side_file(".")),
     "segment of audio": ("a.wav", lambda: read_range("a.wav", 0.5, 1.0)),

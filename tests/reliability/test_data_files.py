@@ -26,6 +26,7 @@ from returnn_tf.datasets.text.bliss import read_bliss
 from returnn_tf.datasets.vocabulary import read_labels
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.lock import holder_alive
+from returnn_tf.engine.data import batch_table
 from returnn_tf.engine.learning_rate.file import best_epochs, read_file
 from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.monitoring.status_file import read_status
@@ -124,6 +125,7 @@ _EXPORT = {
 }
 _STATUS = {"host": "a", "pid": 3, "updated": 1.5, "epoch": 2, "ended": {"reason": "x"}, "ranks": [{"wait": 0.5}]}
 _RUN = {"settings": {"a": [1, {"b": None}]}, "network": {"x": {"class": "copy"}}, "environment": {"python": "3.9"}}
+_BATCHES = {"max_seqs_by_length": {"500": 80, "900": 4}, "device": "CPU:0", "limit": 5, "found_for": {"a": "b"}}
 
 READERS = [
     Reader("labels.txt", read_labels, b"a\nb\nc\n"),
@@ -136,6 +138,7 @@ READERS = [
     Reader("net.002.manifest.json", _manifest, json.dumps(_MANIFEST).encode()),
     Reader(".net.status.json", read_status, json.dumps(_STATUS).encode()),
     Reader(".net.settings.json", run_settings.read, json.dumps(_RUN).encode()),
+    Reader(".net.batches.json", batch_table.read, json.dumps(_BATCHES).encode()),
     Reader("model.json", _export, json.dumps(_EXPORT).encode()),
     Reader(".net.lock", lambda path: holder_alive(path.replace("/.net.lock", "/net")), b'{"host": "a", "pid": 3}'),
     Reader(

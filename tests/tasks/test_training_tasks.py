@@ -361,7 +361,7 @@ def test_a_nan_in_the_data_stops_with_step_and_sequence_and_keeps_the_checkpoint
         (
             {"batch_size": "abc"},
             ConfigError,
-            "must be a whole number, a dict {string: a whole number or None} or None",
+            "must be a number or 'auto', for all data keys or in a dict by key, got 'abc'",
         ),
         ({"batch_size": {"dta": 3}}, ConfigError, "no data key 'dta'. Did you mean 'data'?"),
         ({"dev": "Task12AXDataset:num_seqs=0"}, DataError, "The dataset 'dev' is empty"),

@@ -23,6 +23,7 @@ from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.user_code import error_in_config
 from returnn_tf.datasets import dataset_from_config
+from returnn_tf.datasets.config import without_auto
 from returnn_tf.engine.checkpoints import preload
 from returnn_tf.engine.checkpoints.checkpoint import strip_suffix
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
@@ -267,6 +268,6 @@ class ConfigCheck:
     def _open(self, name: str, needed: Mapping[str, Data]) -> None:
         """Open a dataset, and compare it with the data keys that the networks need, if these are known."""
         if needed:
-            DataSource(self.config, name, needed, world.World()).close()
+            DataSource(without_auto(self.config), name, needed, world.World()).close()
         elif dataset_from_config(self.config, name) is None:
             raise CommandError("The config has no dataset %r; add %s = {'class': ...}." % (name, name))

@@ -21,8 +21,8 @@ _BATCHES = Effect.BATCHES | Effect.ORDER
 def _batch_size(value: Any) -> Optional[str]:
     """Check that text in ``batch_size`` is "auto"."""
     given = value.values() if isinstance(value, dict) else [value]
-    wrong = [each for each in given if isinstance(each, str) and each != AUTO]
-    return "must be a number or 'auto', for all data keys or in a dict by key, got %r" % wrong[0] if wrong else None
+    wrong = any(isinstance(each, str) and each != AUTO for each in given)
+    return "must be a number or 'auto', for all data keys or in a dict by key" if wrong else None
 
 
 @register_settings

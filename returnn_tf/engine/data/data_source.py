@@ -19,10 +19,11 @@ from returnn_tf.datasets import (
     batch_options_from_config,
     dataset_from_config,
 )
-from returnn_tf.datasets.core.batches.batch_options import derived_keys
+from returnn_tf.datasets.core.batches.batch_options import BY_KEY, derived_keys
 from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.share import Share
+from returnn_tf.engine.data.batch_table import known
 from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.engine.distributed.options import options_of
 from returnn_tf.engine.distributed.world import World
@@ -54,6 +55,7 @@ class DataSource:
         config_of: Optional[Callable[[int], Config]] = None,
         finite: bool = False,
     ) -> None:
+        config = known(config)
         self.world = world
         #: each process reads every n-th sequence; otherwise each reads all, in its own order
         self.shares = self.world.size > 1 and (name != "train" or options_of(config).data == SHARD)
@@ -110,7 +112,8 @@ class DataSource:
         """
         found: list[tuple[str, Any]] = []
         known = self.dataset.data_keys
-        for name, value in options.items():
+        for name in BY_KEY:
+            value = options.get(name)
             for key in value if isinstance(value, Mapping) else ():
                 if key not in known and nearest_name(key, known, cutoff=0.75) is None:
                     found.append((name, key))

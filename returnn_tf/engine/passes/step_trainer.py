@@ -68,6 +68,8 @@ class StepTrainer:
             jit_compile=net.jit_compile,
         )
         self._rates: dict[float, Any] = {}  # the current learning rate as tensor
+        #: whether a step that runs out of memory is computed in two halves, where these give the same
+        self.splits = True
         with tf.device("/CPU:0"):
             #: number of steps whose gradients were complete: from then on, variables may have changed
             self._decided = tf.Variable(0, dtype="int64", trainable=False, name="decided")
@@ -137,7 +139,7 @@ class StepTrainer:
         try:
             vector, sinks = self._run(self.function, tensors, self._rate(value), *inputs)
         except tf.errors.ResourceExhaustedError:
-            if not self._can_split(tensors):
+            if not (self.splits and self._can_split(tensors)):
                 raise
             vector, sinks = self._run(self._halves, tensors, self._rate(value), self._totals(tensors), *inputs)
         result = self._packer.unpack(vector, sinks)

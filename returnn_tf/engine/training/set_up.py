@@ -34,6 +34,7 @@ from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.product_speed import report_speed
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.support.time_limit import TimeLimit, end_of_job
+from returnn_tf.engine.training.auto_batch import keep, with_batch_size
 from returnn_tf.engine.training.callbacks import Callbacks, callbacks_of, score_names
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
@@ -152,6 +153,8 @@ def set_up(
         stop.on_abort += [remove_all, lock.release]
         world.on_abort += [remove_all, lock.release]
 
+        given = config
+        config, batch_table = with_batch_size(given, world)
         last_epoch = max(TrainingSettings(config).num_epochs, CheckpointSettings(config).load_epoch or 0)
         schedule = NetworkSchedule(config)
         resume = ResumePoint(config, schedule, world, max(before.epochs, default=0))
@@ -171,7 +174,7 @@ def set_up(
 
         if resume.epoch <= last_epoch:  # another process loads the first batches while the network is built
             data.start(resume.epoch, **resume.position(resume.epoch))
-        current = CurrentNetwork(config, world, before.trainer)
+        current = CurrentNetwork(given, world, before.trainer)  # code of the config reads its settings there
         resources.callback(current.close)
         devices.set_up(config)
         current.begin(schedule.at(resume.loaded), planned[0][1])  # TensorFlow is loaded here
@@ -191,6 +194,7 @@ def set_up(
             start_epoch_fixed=TrainingSettings(config).start_epoch != "auto",
         )  # fmt: skip
         reports.prepare()
+        keep(batch_table, config, world)
         if world.is_chief:
             layers = schedule.at(max(last_epoch, 1)).layers
             run_settings.write(written_model(config), run_settings.facts_of(config, layers))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.datasets import Dataset, batch_options_from_config, dataset_from_config
+from returnn_tf.datasets.config import without_auto
 from returnn_tf.datasets.core.batches.batch import Batch
 from returnn_tf.datasets.core.batches.batch_options import derived_keys
 from returnn_tf.datasets.core.declared import Declared
@@ -78,7 +79,7 @@ class Samples:
             raise CommandDataError(
                 "sanity: the dataset %r has no sequences. returnn-tf data info shows what it reads" % name
             )
-        options = batch_options_from_config(config, train=True)
+        options = batch_options_from_config(without_auto(config), train=True)
         self._limit = options.get("batch_size", _NO_LIMIT)
         #: The limits that leave sequences out of training.
         self.length_limits = {key: options[key] for key in ("min_seq_length", "max_seq_length") if options.get(key)}

@@ -54,7 +54,8 @@ class GivenBatchOptions:
     )
 
 
-_BY_KEY = ("batch_size", "max_seq_length", "min_seq_length", "max_pad_size", "packed_batch_size")
+#: The options that may be dicts by data key.
+BY_KEY = ("batch_size", "max_seq_length", "min_seq_length", "max_pad_size", "packed_batch_size")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +97,7 @@ class BatchOptions:
         given = {name: value for name, value in options.items() if name != "batch_size" or value is not None}
         opts = from_options(GivenBatchOptions, given, where=owner, none_is_absent=True)
         used = _used_keys(owner, data_keys, opts.used_data_keys)
-        for name in _BY_KEY:
+        for name in BY_KEY:
             value = getattr(opts, name)
             for key in value if isinstance(value, Mapping) else ():
                 if key not in data_keys:
@@ -112,7 +113,7 @@ class BatchOptions:
         limits["max_seq_length"] = _max_seq_length(opts.max_seq_length, data_keys)
         named = {
             key: name
-            for name in _BY_KEY
+            for name in BY_KEY
             for key, limit in limits[name].items()
             if limit and key not in used and _names(getattr(opts, name), key)
         }
@@ -151,7 +152,7 @@ class BatchOptions:
     @property
     def limited_keys(self) -> list[str]:
         """Return the keys for which there is a limit that matters; those of batches don't for batches of one."""
-        names = ("max_seq_length", "min_seq_length") if self.max_seqs == 1 else _BY_KEY
+        names = ("max_seq_length", "min_seq_length") if self.max_seqs == 1 else BY_KEY
         return [key for key in self.counted if any(getattr(self, name)[key] for name in names)]
 
     def with_derived(self, wanted: Collection[str]) -> BatchOptions:
@@ -162,7 +163,7 @@ class BatchOptions:
     def counting(self, keys: Collection[str]) -> BatchOptions:
         """Return the options with the limits of these keys only."""
         counted = [key for key in self.counted if key in keys]
-        limits: dict[str, Any] = {name: {key: getattr(self, name)[key] for key in counted} for name in _BY_KEY}
+        limits: dict[str, Any] = {name: {key: getattr(self, name)[key] for key in counted} for name in BY_KEY}
         return dataclasses.replace(self, counted=counted, **limits)
 
 
