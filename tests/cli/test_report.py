@@ -16,10 +16,13 @@ import pytest
 
 from returnn_tf.cli.main import main
 from returnn_tf.cli.report.details import worst
+from returnn_tf.cli.report.drawings import WordRow, draw_words
 from returnn_tf.cli.report.losses import sees_reference, target_labels
 from returnn_tf.cli.report.model import Model, SeqReport
+from returnn_tf.cli.report.words import drawable
 from returnn_tf.engine.learning_rate.file import EpochData
 from returnn_tf.engine.monitoring.curves import draw_curves
+from returnn_tf.engine.transcripts.transcript import Piece
 from returnn_tf.logging.progress_bar import ProgressBar
 from tests.layers.nets import net_of
 
@@ -112,7 +115,7 @@ def test_report_of_a_folder(
     )
     assert all(reference.startswith(("#", "data:image/")) for reference in page.references)
     for words in (
-        "Curves", "Worst sequences", "Of 4 sequences of 'dev'", "Alignments and attention", "output/weights",
+        "Curves", "Worst sequences", "Of 4 sequences of 'dev'", "Words, alignments and attention", "output/weights",
         "best alignment of the reference", "Edits of ctc", "label errors", "Classes of output/prob",
         "sees the reference as its history", "output/query linear", "Speed and memory", "frames per second",
         "learning_rate 0.02", "Environment", "finished", "<a>", "best labels of output/prob after the reference",
@@ -143,6 +146,34 @@ def test_worst_sequences(
     assert re.findall(r">(s\d)<", body) == listed and told in body and ("have errors" in body) == bool(told)
 
 
+def test_drawing_of_words() -> None:
+    """Words without times and texts that do not fit are left out; long sequences are pooled."""
+    words = (Piece("seven", 0.0, 0.5, 0.9), Piece("t" * 200, 0.5, 0.6), Piece("lost"), Piece("$a_b$", 0.6, 1.0, 0.2))
+    rows = [WordRow("words", words), WordRow("labels", ())]
+    text = draw_words(np.random.default_rng(1).normal(size=[3000, 8]), rows, 1.0, "s", "cost: $5")
+    shown = Page(text).text
+    assert all(part in shown for part in ("seven", "$a_b$", "confidence", "cost: $5", "labels"))
+    assert "ttt" not in shown and "lost" not in shown
+
+
+@pytest.mark.parametrize(
+    "data, joined, shape",
+    [
+        (np.zeros([4, 6], "float32"), 3, (12, 2)),
+        (np.zeros([4, 6], "float32"), None, (4, 6)),
+        (np.zeros([4, 5], "float32"), 3, (4, 5)),
+        (np.zeros([4, 1], "float32"), None, None),  # samples
+        (np.zeros([4], "int32"), None, None),
+        (np.zeros([0, 6], "float32"), None, None),
+        (None, None, None),
+    ],
+)
+def test_features_that_can_be_drawn(data: Any, joined: Any, shape: Any) -> None:
+    dataset = types.SimpleNamespace(opts=types.SimpleNamespace(audio=joined and {"join_frames": joined}))
+    found = drawable(data, dataset)
+    assert (None if found is None else found.shape) == shape
+
+
 @pytest.mark.slow
 def test_report_of_a_config(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With another dataset and checkpoint, and only some sequences."""
@@ -165,6 +196,8 @@ def test_weights_inside_of_layers(trained: pathlib.Path, monkeypatch: pytest.Mon
     text = (trained / "heads.html").read_text(encoding="utf8")
     page = Page(text)
     assert page.open == [] and "not drawn" not in page.text
+    assert page.text.count("search for best path of CTC; times from") == 2
+    assert "confidence" in page.text and "reference" in page.text
     for words, count in (("heads, mean of 2 heads", 2), ("heads: 9 queries, 9 keys", 1), ("heads of heads", 2)):
         assert page.text.count(words) == count, words
     for head in (1, 2):

@@ -23,9 +23,9 @@ from returnn_tf.engine.support.disk_errors import not_writable
 from returnn_tf.logging.log import log
 
 _DOC = """
-Write one HTML file about a run: curves, speed and memory, settings, and, of its network, the worst sequences,
-alignments and attention weights of some (with heads that unfold, also of self_attention), confusions, layers and a
-drawing. The file needs no others.
+Write one HTML file about a run: curves, speed and memory, settings, and, of its network, the worst sequences, words
+with their times, alignments and attention weights of some (with heads that unfold, also of self_attention), confusions,
+layers and a drawing. The file needs no others.
 
     returnn-tf report out/model                              report.html, with the newest checkpoint
     returnn-tf report my.config --data eval --num_seqs 500 --output eval.html
@@ -126,7 +126,7 @@ def _of_model(found: Run, given: argparse.Namespace, overrides: Sequence[str]) -
             raise CommandDataError("report: the dataset %r has no sequences" % loaded.data)
         parts = [
             details.worst(loaded, seqs),
-            examples.examples(loaded, seqs, given.examples),
+            examples.examples(loaded, seqs, given.examples, config),
             details.confusion(loaded, seqs),
             details.network(loaded),
         ]

@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.engine.monitoring.pictures import Picture, new_figure
+from returnn_tf.engine.transcripts.transcript import Piece
 
 _MOST_NAMES = 60  # more names on an axis can't be read
 _MOST_SMALL_NAMES = 24  # the same in small drawings
 _MOST_COLUMNS = 4  # of small drawings
+_MOST_FRAMES = 1200  # of a spectrogram
+_POINTS = 900  # the size of a character that would be as wide as a spectrogram
+_SMALLEST = 4  # size of a character that can be read
 _MOST_NUMBERS = 14  # classes of a matrix with numbers in it
 
 
@@ -145,6 +149,70 @@ def draw_confusion(counts: NDArray[Any], names: Sequence[str]) -> str:
     panel.set_xlabel("output")
     panel.set_ylabel("reference")
     return Picture(figure).svg()
+
+
+class WordRow(NamedTuple):
+    """Words or labels below a spectrogram.
+
+    :param pieces: those without times are not drawn
+    """
+
+    name: str
+    pieces: Sequence[Piece]
+
+
+def draw_words(features: NDArray[Any], rows: Sequence[WordRow], duration: float, unit: str, title: str) -> str:
+    """Draw words with their times below a spectrogram; the colour is their confidence, grey if it is unknown.
+
+    :param features: [frames, features]
+    :param duration: of all frames, in ``unit``
+    """
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    colours = colormaps["RdYlGn"]
+    figure = new_figure(9.5, 1.9 + 0.3 * len(rows))
+    spectrum, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.5, 0.3 * len(rows)]})
+    pooled = _pooled(features)
+    low, high = np.percentile(pooled, [2, 99])
+    spectrum.imshow(
+        pooled.T, aspect="auto", origin="lower", cmap="magma", vmin=low, vmax=max(high, low + 1e-6),
+        interpolation="nearest", extent=(0, duration, -0.5, features.shape[1] - 0.5),
+    )  # fmt: skip
+    spectrum.set_ylabel("feature")
+    for height, row in enumerate(reversed(rows)):
+        for piece in row.pieces:
+            if piece.start is None or piece.end is None:
+                continue
+            face = "0.85" if piece.confidence is None else colours(piece.confidence)
+            width = piece.end - piece.start
+            below.barh(height, width, left=piece.start, height=0.9, color=face, edgecolor="0.3", linewidth=0.5)
+            size = min(_POINTS * width / duration / max(len(piece.text), 1), 8)
+            if size >= _SMALLEST:  # else it would run into its neighbours
+                text = piece.start + width / 2, height, _plain(piece.text)
+                below.text(*text, ha="center", va="center", fontsize=size, clip_on=True)
+    for piece in rows[0].pieces:
+        if piece.start is not None:
+            spectrum.axvline(piece.start, color="white", linewidth=0.6, alpha=0.7)
+    below.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize=8)
+    below.set_xlim(0, duration)
+    below.set_ylim(-0.55, len(rows) - 0.45)
+    below.set_xlabel(unit)
+    if any(piece.confidence is not None for row in rows for piece in row.pieces):
+        scale = ScalarMappable(Normalize(0, 1), colours)
+        figure.colorbar(scale, ax=[spectrum, below], pad=0.01, label="confidence")
+    spectrum.set_title(_plain(title), fontsize="medium", loc="left")
+    return Picture(figure).svg()
+
+
+def _pooled(features: NDArray[Any]) -> NDArray[Any]:
+    """Return means of neighbouring frames, so that there are at most `_MOST_FRAMES`."""
+    block = max(-(-len(features) // _MOST_FRAMES), 1)
+    starts = np.arange(0, len(features), block)
+    sizes = np.diff([*starts, len(features)])
+    means: NDArray[Any] = np.add.reduceat(features, starts, axis=0) / sizes[:, None]
+    return means
 
 
 def _frames(axis: Any) -> None:

@@ -23,6 +23,8 @@ from returnn_tf.cli.report.losses import (
 from returnn_tf.cli.report.model import Model, SeqReport
 from returnn_tf.cli.report.page import Section, figure, heading, tiles
 from returnn_tf.cli.report.weights import MOST_HEAD_PIXELS, MOST_PIXELS, SeqWeights, WeightsFunction, WeightsLayer
+from returnn_tf.cli.report.words import words_or_reason
+from returnn_tf.config import Config
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.ops.sequence.alignments import best_alignment
@@ -46,16 +48,21 @@ _HOW_TO_READ = (
 )
 
 
-def examples(model: Model, found: Sequence[SeqReport], count: int) -> Optional[Section]:
-    """Return alignments and attention weights of the worst, a typical and the best sequence, and more in between."""
+def examples(model: Model, found: Sequence[SeqReport], count: int, config: Config) -> Optional[Section]:
+    """Return words, alignments and attention of the worst, a typical and the best sequence, and more in between.
+
+    :param config: of the model, to search with it
+    """
     ranked = sorted(found, key=lambda one: -one.badness)
     places = np.unique(np.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().astype(int))
     drawn = {kind: _spread([x for x in model.attention if x.of_itself == kind]) for kind in (False, True)}
     weights = WeightsFunction(model.net, [*drawn[False], *drawn[True]]) if model.attention else None
+    words, note = words_or_reason(config, model)
     body = ""
     for number, place in enumerate(places):
         each = ranked[place]
-        parts = [figure(svg) for svg in (_ctc(model, loss, each) for loss in ctc_losses(model)) if svg]
+        parts = [] if words is None else [each_figure for each_figure in [words.figure(each)] if each_figure]
+        parts += [figure(svg) for svg in (_ctc(model, loss, each) for loss in ctc_losses(model)) if svg]
         if weights is not None:
             model.net.begin_pass()
             parts += _attention(model, each, weights.run(each.batch), with_heads=number < _WITH_HEADS)
@@ -66,10 +73,11 @@ def examples(model: Model, found: Sequence[SeqReport], count: int) -> Optional[S
             body += heading(title) + "".join(parts)
     if body and model.attention:
         body = paragraph(_HOW_TO_READ) + _limits(model, drawn, len(places)) + body
+    body += note if body else ""
     for reason in dict.fromkeys(model.hidden.values()):
         paths = ", ".join(path for path, why in model.hidden.items() if why == reason)
         body += paragraph("Weights of %s are not drawn: %s." % (shortened(paths, 400), reason))
-    title = "Alignments and attention" if model.attention or model.hidden else "Alignments"
+    title = "Words, alignments and attention" if model.attention or model.hidden else "Words and alignments"
     return Section(title, body) if body else None
 
 

@@ -104,7 +104,7 @@ class Transcriber:
         if seconds is not None and frames[0] is None:
             self.spread.append(tag)
         pieces = [
-            _pieces(self._labels.each(own), _spans(of_own, len(own), seconds, duration), sure)
+            timed_labels(self._labels.each(own), of_own, seconds, duration, sure)
             for own, of_own, sure in zip(labels, frames, confidence)
         ]
         words = [self._labels.spelling.words(own) for own in pieces]
@@ -193,9 +193,20 @@ def _spans(
     ]
 
 
-def _pieces(
-    names: Sequence[str], spans: Optional[Sequence[tuple[float, float]]], confidence: Optional[Sequence[float]]
+def timed_labels(
+    names: Sequence[str],
+    frames: Optional[Frames],
+    seconds: Optional[float],
+    duration: Optional[float],
+    confidence: Optional[Sequence[float]] = None,
 ) -> tuple[Piece, ...]:
+    """Return labels with their times: a label goes on behind its frames until the next one, but not much longer.
+
+    :param frames: of each; None: they are spread evenly
+    :param seconds: of a frame; None: times are not known at all
+    :param duration: of the audio in seconds
+    """
+    spans = _spans(frames, len(names), seconds, duration)
     pieces = []
     for place, name in enumerate(names):
         start, end = (None, None) if spans is None else spans[place]
