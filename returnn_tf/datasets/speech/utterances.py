@@ -314,7 +314,11 @@ class UtterancesInFiles(IndexedUtterances[SomeIndexOfFiles]):
 
     def seq_lengths(self) -> NDArray[Any]:
         """Return the lengths [num_seqs] by which sequences are ordered."""
-        return self.index.lengths()
+        index = self.index
+        try:
+            return index.lengths()
+        except DataError as exc:  # of a file, which does not know its dataset
+            raise FileDataError("%s: %s" % (self._owner(), exc)) from exc
 
     def close(self) -> None:
         """Close the files; they are reopened on demand."""
