@@ -105,6 +105,7 @@ def compare(ours: Any, alone: Any, feeds: list[tuple[Any, Any]]) -> dict[str, An
         "loss": max(abs(a.total_loss - b.total_loss) / abs(b.total_loss) for a, b in curves),
         "norm": max(abs(a.grad_norm - b.grad_norm) for a, b in curves),
         "counts": all(a.counts == b.counts for a, b in curves),
+        "clipped": all(a.grad_norm > 1.1 for a, b in curves),
         "params": distance(ours, alone),
     }
 

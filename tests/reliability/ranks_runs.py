@@ -64,21 +64,24 @@ _OBSTACLES: dict[str, Callable[[], str]] = {"mpirun": _without_mpirun, "horovodr
 ENGINES = {"tensorflow": ["start_ranks"], "horovod": ["mpirun", "horovodrun"]}
 #: Variables in which launchers state the rank.
 RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", membership.RANK)
-#: What stands before a program for two processes.
+#: What stands before a program for several processes, but for their number.
 _COMMANDS = {
     # as root in containers; more processes than cores
-    "mpirun": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"],
-    "horovodrun": [str(_HOROVODRUN), "--gloo", "-np", "2"],
-    "start_ranks": [sys.executable, "-m", "tests.reliability.start_ranks", "2"],
+    "mpirun": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np"],
+    "horovodrun": [str(_HOROVODRUN), "--gloo", "-np"],
+    "start_ranks": [sys.executable, "-m", "tests.reliability.start_ranks"],
 }
 
 
-def launcher(name: str = "", engine: str = "horovod") -> list[str]:
-    """Return the command of a launcher, or of the first of an engine that works here; skip the test without one."""
+def launcher(name: str = "", engine: str = "horovod", number: int = 2) -> list[str]:
+    """Return the command of a launcher, or of the first of an engine that works here; skip the test without one.
+
+    :param number: of processes
+    """
     reasons = {each: _OBSTACLES.get(each, str)() for each in ([name] if name else ENGINES[engine])}
     for each, reason in reasons.items():
         if not reason:
-            return list(_COMMANDS[each])
+            return [*_COMMANDS[each], str(number)]
     pytest.skip("; ".join(dict.fromkeys(reasons.values())))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import h5py
@@ -40,6 +41,12 @@ FAST = {
 BOTH = pytest.mark.parametrize("engine", FAST, scope="module")
 ONE = pytest.mark.parametrize("engine", usual(FAST, ["tensorflow"]), scope="module")
 
+#: What several ranks do as one that trains alone: Adam, gradients clipped by their norm, and what each name says.
+AS_ONE = (
+    *("summed_loss", "normalized_loss", "accumulated", "losses_on_gradients", "kept_states", "batch_norm"),
+    "decoupled_constraints",
+)
+
 
 class Results:
     """What the checks gave, by name, for each rank. Two ranks do those that are needed when the first is asked for.
@@ -68,12 +75,16 @@ class Results:
         if fast not in self._runs:
             folder = self._folders.mktemp("ranks")
             names = [each for each in CHECKS if (each in FAST[self._engine]) == fast]
-            command = ["-m", "tests.reliability.ranks_checks_run", str(folder), *names]
-            process = ranks_runs.start(folder, ranks_runs.launcher(engine=self._engine), command)
-            assert process.wait(ranks_runs.SECONDS) == 0, toy.text_of(folder)[-4000:]
-            by_rank = [json.loads((folder / ("rank%d.json" % rank)).read_text()) for rank in range(2)]
-            self._runs[fast] = folder, by_rank
+            self._runs[fast] = folder, run_checks(folder, self._engine, 2, names)
         return self._runs[fast]
+
+
+def run_checks(folder: pathlib.Path, engine: str, number: int, names: Sequence[str]) -> list[Any]:
+    """Do checks with some ranks; return what each rank found, by name."""
+    command = ["-m", "tests.reliability.ranks_checks_run", str(folder), *names]
+    process = ranks_runs.start(folder, ranks_runs.launcher(engine=engine, number=number), command)
+    assert process.wait(ranks_runs.SECONDS) == 0, toy.text_of(folder)[-4000:]
+    return [json.loads((folder / ("rank%d.json" % rank)).read_text()) for rank in range(number)]
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +117,20 @@ def test_as_one_rank_with_options(results: Results, name: str) -> None:
     _assert_as_one_rank(results(name))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("number", [3, 4])
+@pytest.mark.parametrize("engine", FAST)
+def test_more_ranks_as_one(engine: str, number: int, tmp_path: pathlib.Path) -> None:
+    """With more than two, the order of a sum matters, and a ring has ranks that are not neighbours."""
+    for found in run_checks(tmp_path, engine, number, [*AS_ONE, "param_sync", "world"]):
+        assert not [result["error"] for result in found.values() if "error" in result]
+        results = {name: result["result"] for name, result in found.items()}
+        _assert_as_one_rank([results[name] for name in AS_ONE])
+        assert results["losses_on_gradients"]["meta"] < 1e-6
+        assert results["param_sync"]["apart"] == [0.0, 0.0] and results["param_sync"]["mean"] < 1e-6
+        assert [part["rank"] for part in results["world"]["gather"]] == list(range(number))
+
+
 @BOTH
 def test_out_of_memory_on_one_rank(results: Results) -> None:
     """The update is that of one rank with the whole batches; counts of means are with the other ranks already."""
@@ -117,7 +142,7 @@ def test_out_of_memory_on_one_rank(results: Results) -> None:
 def _assert_as_one_rank(by_rank: list[Any]) -> None:
     for found in by_rank:
         assert found["loss"] < 1e-6 and found["norm"] < 1e-4 and found["params"] < 1e-6
-        assert found["counts"]
+        assert found["counts"] and found["clipped"]
 
 
 @ONE
