@@ -83,6 +83,11 @@ class Distributed:
         300.0, help="TensorFlow: seconds in which all processes must have started", check=above(0)
     )
     check_size: bool = option_of(HorovodSettings, "horovod_check_world_size")
+    bucket_size: float = option(
+        4.0,
+        help="MB of gradients that are summed in one message, as soon as they are computed; 0: each by itself",
+        check=at_least(0),
+    )
     communication: str = option(
         AUTO,
         help="TensorFlow: how gradients are summed; auto: nccl if each process has a GPU of its own, else ring",

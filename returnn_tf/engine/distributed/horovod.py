@@ -108,6 +108,8 @@ def connect(timeout: float, setting: str) -> HorovodCollectives:
     if not tf.config.list_physical_devices("GPU"):
         # Horovod polls for work with this period; its default of 1 ms takes a tenth of a core from training
         os.environ.setdefault("HOROVOD_CYCLE_TIME", _CYCLE_MILLISECONDS)
+    # sums of more than two ranks depend on the place of a number in its message: always the same message, same bits
+    os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
     # the default of 30 s would end the others before it is known which rank hangs
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "%i" % (_GLOO_PATIENCE * timeout + _GLOO_SECONDS))
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.errors import DistributedDataError
 from returnn_tf.config.settings.distributed import Distributed
+from returnn_tf.engine.distributed.buckets import MEGABYTE, sum_in_buckets
 from returnn_tf.engine.distributed.control import Control
 from returnn_tf.util.lazy_tf import tf
 
@@ -27,7 +29,8 @@ class ParamSync:
         self._collectives, self._size = world.collectives, world.size
         self._waiting = world.collective
         self._every_steps, self._every_seconds = sync_interval(options)
-        self._on_cpu = options.sync_on_cpu
+        self._sum_group = functools.partial(world.collectives.sum_group, on_host=options.sync_on_cpu)
+        self._bucket = options.bucket_size * MEGABYTE
         self._params = [var for var in params if var.dtype.is_floating]
         self._function: Optional[Any] = None
         self._steps = 0  # since the last time
@@ -80,16 +83,11 @@ class ParamSync:
             vector = tf.concat([[tf.cast(weight, "float64")], flags], 0)
         total = self._collectives.sum(vector, "returnn.sync")
         active = total[0]
-        for dtype in sorted({var.dtype.name for var in self._params}):
-            variables = [var for var in self._params if var.dtype.name == dtype]
-            for var, mean in zip(variables, self._means(variables, weight, active, dtype)):
-                var.assign(tf.where(active > 0, mean, var))
+        mine = [tf.where(weight > 0, var, tf.zeros_like(var)) for var in self._params]
+        sums = sum_in_buckets(mine, "returnn.params", self._bucket, self._sum_group)
+        for var, value in zip(self._params, sums):
+            var.assign(tf.where(active > 0, tf.math.divide_no_nan(value, tf.cast(active, value.dtype)), var))
         return total[1:]
-
-    def _means(self, variables: list[Any], weight: Any, active: Any, dtype: str) -> list[Any]:
-        mine = [tf.where(weight > 0, var, tf.zeros_like(var)) for var in variables]
-        sums = self._collectives.sum_group(mine, "returnn.params.%s" % dtype, on_host=self._on_cpu)
-        return [tf.math.divide_no_nan(value, tf.cast(active, value.dtype)) for value in sums]
 
 
 def sync_interval(options: Distributed) -> tuple[Optional[int], Optional[float]]:

@@ -218,8 +218,8 @@ class GradRanks(_Several):
 
     def why_not_again(self, *, means: bool) -> str:
         """Return why not, see `Ranks.why_not_again`: what was sent to the other ranks can't be sent again."""
-        if self._waits():
-            return "its gradients are sent already"
+        if int(self._reduction.begun.numpy()) >= self._steps:
+            return "some of its gradients are sent already"
         return "the ranks share the number of frames of a loss with use_normalized_loss" if means else ""
 
     def synchronize(self, trainer: Any) -> None:

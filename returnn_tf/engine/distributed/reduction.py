@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any
 
 from returnn_tf.compiler.lower import Lowered
 from returnn_tf.config.settings.distributed import FP16, Distributed
+from returnn_tf.engine.distributed.buckets import MEGABYTE, buckets, sum_in_buckets
 from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.engine.update.gradients import Gradients, MetaGradients, global_norm
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
@@ -19,8 +20,6 @@ from returnn_tf.graph.loss import LossNode
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS = ("losses", "errors", "counts")
-
-SumGroup = Callable[[list[Any], str], list[Any]]
 
 
 class GradReduction:
@@ -37,13 +36,16 @@ class GradReduction:
         self._size = collectives.size
         self._average = options.average_gradients
         self._in_fp16 = options.compression == FP16
+        self._bucket = options.bucket_size * MEGABYTE
         self._scales: dict[str, float] = {node.name: node.scale for node in losses}
         self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
-        #: scalar of the traced step: seconds from this rank's gradients to those of all
+        #: scalar of the traced step: seconds from the last of this rank's gradients to those of all
         self.seconds: Any = None
         #: index from 0 of the last step in which this rank was ready to reduce: shows who blocks the others
         with tf.device("/CPU:0"):
             self.arrived = tf.Variable(-1, dtype="int64", trainable=False, name="arrived")
+            #: likewise, in which this rank began to send: such a step can't be done again
+            self.begun = tf.Variable(-1, dtype="int64", trainable=False, name="begun")
 
     def share(self, graph: Lowered, flags: Any) -> Lowered:
         """Return the graph with the share of this rank, by its flags, in the common objective: a sum of shares."""
@@ -85,7 +87,7 @@ class GradReduction:
     def reduce(
         self, grads: Gradients, graph: Lowered, flags: Any, total_loss: Any
     ) -> tuple[Gradients, Lowered, Any, Any]:
-        """Sum everything over the ranks.
+        """Sum everything over the ranks, the gradients in buckets while the backward pass goes on.
 
         :param grads: Gradients of the shared graph
         :param graph: from `share`
@@ -94,20 +96,25 @@ class GradReduction:
         """
         named = {(kind, name): value for kind in _KINDS for name, value in getattr(graph, kind).items()}
         scalars = [tf.cast(value, "float64") for value in named.values()] + [tf.cast(total_loss, "float64")]
-        with tf.control_dependencies([grad for _, grad in sorted(grads.raw.items())]):
-            arrived = self.arrived.assign_add(1)
-            start = tf.timestamp()
-        vector = self._collectives.sum(tf.concat([tf.stack(scalars), flags], 0), "returnn.scalars")
+        sent = self._compressed(grads.raw)
+        # nothing is sent before the first message is complete: up to there, a step that fails can be done again
+        with tf.control_dependencies(self._first_message(sent)):
+            begun = self.begun.assign_add(1)
+        with tf.control_dependencies([begun]):
+            vector = self._collectives.sum(tf.concat([tf.stack(scalars), flags], 0), "returnn.scalars")
+            raw = self._sum_gradients(grads.raw, sent, "returnn.gradients")
+            sent = self._compressed(grads.constraints)
+            constraints = self._sum_gradients(grads.constraints, sent, "returnn.constraints")
         sums = tf.unstack(vector[: len(scalars)])
         common: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
         for (kind, name), value in zip(named, sums):
             common[kind][name] = value
-        with tf.control_dependencies([arrived, start]):
-            raw = self._sum_gradients(grads.raw, "returnn.gradients")
-            constraints = self._sum_gradients(grads.constraints, "returnn.constraints")
         total = sums[-1] / self._size if self._average else sums[-1]
         norm = global_norm([grad for _, grad in sorted(raw.items())])
-        with tf.control_dependencies([*raw.values(), vector]):
+        with tf.control_dependencies(list(grads.raw.values())):
+            arrived = self.arrived.assign_add(1)
+            start = tf.timestamp()
+        with tf.control_dependencies([arrived, start, *raw.values(), vector]):
             self.seconds = tf.timestamp() - start
         common_graph = dataclasses.replace(
             graph, losses=common["losses"], errors=common["errors"], counts=common["counts"]
@@ -136,31 +143,31 @@ class GradReduction:
         parts = [tf.cast(meta.values[name], "float64") for name in names]
         parts += [tf.cast(meta.counts[name], "float64") * flags[0] for name in names]
         sums = tf.unstack(self._collectives.sum(tf.stack(parts), "returnn.meta_scalars"))
-        grads = self._sum_gradients(meta.grads, "returnn.meta_gradients")
+        grads = self._sum_gradients(meta.grads, self._compressed(meta.grads), "returnn.meta_gradients")
         return MetaGradients(grads, dict(zip(names, sums)), dict(zip(names, sums[len(names) :])))
 
     def average(self, variables: list[Any], own: Any, active: Any) -> list[Any]:
         """Return the mean of variables over the ranks which had a batch; for statistics, e.g. running means."""
-        mine = {str(index): tf.where(own > 0, var, tf.zeros_like(var)) for index, var in enumerate(variables)}
-        sums = self._sum_by_dtype(mine, "returnn.statistics", self._collectives.sum_group)
-        return [value / tf.cast(active, value.dtype) for value in sums.values()]
+        mine = [tf.where(own > 0, var, tf.zeros_like(var)) for var in variables]
+        sums = sum_in_buckets(mine, "returnn.statistics", self._bucket, self._collectives.sum_group)
+        return [value / tf.cast(active, value.dtype) for value in sums]
 
-    def _sum_gradients(self, grads: dict[str, Any], name: str) -> dict[str, Any]:
-        sums = self._sum_by_dtype(grads, name, self._sum_in_fp16 if self._in_fp16 else self._collectives.sum_group)
-        return {key: grad / self._size for key, grad in sums.items()} if self._average else sums
+    def _compressed(self, grads: dict[str, Any]) -> list[Any]:
+        """Return gradients as they are sent."""
+        return [tf.cast(grad, "float16") if self._in_fp16 else grad for grad in grads.values()]
 
-    def _sum_by_dtype(self, tensors: dict[str, Any], name: str, sum_group: SumGroup) -> dict[str, Any]:
-        """Sum tensors in one message per dtype, so that the order of the sums is always the same."""
-        result: dict[str, Any] = {}
-        for dtype in sorted({tensor.dtype.name for tensor in tensors.values()}):
-            keys = sorted(key for key, tensor in tensors.items() if tensor.dtype.name == dtype)
-            result.update(zip(keys, sum_group([tensors[key] for key in keys], "%s.%s" % (name, dtype))))
-        return {key: result[key] for key in tensors}
+    def _first_message(self, sent: list[Any]) -> list[Any]:
+        """Return the tensors of the message that is complete before the others."""
+        return [sent[index] for indices in buckets(sent, self._bucket)[:1] for index in indices]
 
-    def _sum_in_fp16(self, tensors: list[Any], name: str) -> list[Any]:
-        dtype = tensors[0].dtype
-        summed = self._collectives.sum_group([tf.cast(tensor, "float16") for tensor in tensors], name)
-        return [tf.cast(tensor, dtype) for tensor in summed]
+    def _sum_gradients(self, grads: dict[str, Any], sent: list[Any], name: str) -> dict[str, Any]:
+        """Return the sums of gradients over the ranks, or the means.
+
+        :param sent: from `_compressed`
+        """
+        sums = sum_in_buckets(sent, name, self._bucket, self._collectives.sum_group)
+        common = {key: tf.cast(value, grad.dtype) for (key, grad), value in zip(grads.items(), sums)}
+        return {key: grad / self._size for key, grad in common.items()} if self._average else common
 
 
 def _times(value: Any, factor: Any) -> Any:

@@ -67,8 +67,10 @@ class TensorFlowCollectives(Collectives):
         return self._host.reduce(tensor, name)
 
     def sum_group(self, tensors: Sequence[Any], name: str, *, on_host: bool = False) -> list[Any]:
-        """Return the sums; the tensors are sent as one."""
+        """Return the sums; the tensors are sent as one. A single one is not copied for that."""
         group = self._host if on_host else self._device
+        if len(tensors) == 1:
+            return [group.reduce(tensors[0], name)]
         with tf.device(group.device):
             flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
             parts = tf.split(group.reduce(flat, name), [tf.size(tensor) for tensor in tensors])

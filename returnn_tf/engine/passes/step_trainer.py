@@ -239,9 +239,10 @@ class StepTrainer:
         """Emit the update, and return the packed results and the values of sinks."""
         sinks = graph.sinks
         share = functools.partial(self.ranks.share_of_meta_loss, inputs)
-        meta = self.ranks.reduce_meta(self.updater.meta_gradients(graph, share), inputs)
+        meta = self.updater.meta_gradients(graph, share)
         rate = self.updater.learning_rate(rate, step)
         grads, graph, total_loss, common = self.ranks.reduce(grads, graph, self.updater.total_loss(graph), inputs)
+        meta = self.ranks.reduce_meta(meta, inputs)
         finite = usable = tf.logical_and(tf.math.is_finite(rate), rate >= 0)
         if not self.updater.tolerates_nonfinite:
             finite = tf.reduce_all([usable, tf.math.is_finite(grads.norm), tf.math.is_finite(total_loss)])

@@ -20,7 +20,7 @@ _LEAST_SIZE = 200_000
 class Gradients:
     """The gradients of a step, all by parameter name."""
 
-    raw: dict[str, Any]  # dense gradients of this step
+    raw: dict[str, Any]  # dense gradients of this step, in the order in which the backward pass computes them
     norm: Any  # float32 scalar: L2 norm of them all
     constraints: dict[str, Any]  # gradients of the constraints, only if they are decoupled
 

@@ -268,8 +268,15 @@ class Updater:
 def _gradients(loss: Any, names: list[str], variables: list[Any]) -> dict[str, Any]:
     if not variables:
         return {}
-    found = tf.gradients(loss, variables)
-    return {name: grad for name, grad in zip(names, found) if grad is not None}
+    """Return the gradients by name, of the variables that have one, in the order in which their ops were made."""
+    found = {name: grad for name, grad in zip(names, tf.gradients(loss, variables)) if grad is not None}
+    position = {op: index for index, op in enumerate(tf.compat.v1.get_default_graph().get_operations())}
+    return dict(sorted(found.items(), key=lambda item: position[_op_of(item[1])]))
+
+
+def _op_of(grad: Any) -> Any:
+    """Return the op that computes a gradient, or the numbers of one of selected rows."""
+    return grad.values.op if isinstance(grad, tf.IndexedSlices) else grad.op
 
 
 def _divided(grad: Any, factor: Any) -> Any:
