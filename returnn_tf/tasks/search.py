@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Optional
 
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.compiler.requested import with_outputs
 from returnn_tf.config import Config
 from returnn_tf.config.errors import ConfigError, SearchError, did_you_mean
 from returnn_tf.config.settings.data import DataSettings
@@ -129,10 +131,13 @@ def _check_searches(config: Config, cause: ConfigError) -> None:
         raise SearchError(reason) from cause
 
 
-def search_plan(config: Config) -> Plan:
-    """Return the plan of the network after all pretraining, for search."""
+def search_plan(config: Config, outputs: Sequence[str] = ()) -> Plan:
+    """Return the plan of the network after all pretraining, for search.
+
+    :param outputs: paths of layers that are planned even if nothing needs them
+    """
     schedule = NetworkSchedule(config)
-    return plan_from_config(schedule.at(schedule.pretrain_epochs + 1).config, search=True)
+    return plan_from_config(with_outputs(schedule.at(schedule.pretrain_epochs + 1).config, outputs), search=True)
 
 
 def why_nothing_searches(plan: Plan) -> str:

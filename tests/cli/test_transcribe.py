@@ -211,6 +211,27 @@ def test_which_checkpoint(run: Any, trained: pathlib.Path) -> None:
         assert run(name, model=str(trained / model), epoch=epoch)[1] == "ab\n"
 
 
+def test_best_epoch(run: Any, trained: pathlib.Path) -> None:
+    """That of the score which the learning rate follows, among those of which there is a checkpoint."""
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    text = (trained / "my.config").read_text().replace("out/net", str(trained / "out/net"))
+    pathlib.Path("my.config").write_text(text + "learning_rate_file = 'rates'\n")
+    scores = {1: (0.3, 0.5), 2: (0.2, 0.6), 3: (0.1, 0.1)}
+    lines = ["%d: EpochData(0.1, {'dev_error': %s, 'dev_score': %s})," % (n, *each) for n, each in scores.items()]
+    pathlib.Path("rates").write_text("{\n%s\n}\n" % "\n".join(lines))
+    name = write("x.wav", "ab")
+    assert run(name, model="my.config", epoch="best")[1] == "ab\n"
+    other = ["++learning_rate_control_error_measure", "dev_error"]
+    assert run(name, "--epoch", "best", *other, model="my.config", epoch=None)[1] == "\n"
+
+
+def test_layer_that_nothing_else_needs(run: Any, trained: pathlib.Path) -> None:
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    layer = "{'class': 'activation', 'activation': 'safe_log', 'from': 'ctc'}"
+    pathlib.Path("other.config").write_text("%s\nnetwork['logs'] = %s\n" % ((trained / "my.config").read_text(), layer))
+    assert run(write("x.wav", "dab"), "--config", "other.config", "--layer", "logs")[:2] == (0, "dab\n")
+
+
 def test_config_in_place_of_that_of_the_run(run: Any, trained: pathlib.Path, tmp_path: pathlib.Path) -> None:
     pathlib.Path("other.config").write_text((trained / "my.config").read_text())
     pathlib.Path("vocab.txt").write_text("{'w': 0, 'x': 1, 'y': 2, 'z': 3}")
@@ -316,6 +337,24 @@ def test_other_files_are_recognised(run: Any) -> None:
     ):
         assert message in err
     assert "Traceback" not in err
+
+
+def test_a_file_on_which_the_network_fails(run: Any, trained: pathlib.Path) -> None:
+    """The others of its batch are recognised; parts of it would be, too."""
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    checked = "tf.debugging.check_numerics(source(0) / tf.cast(tf.shape(source(0))[1] < 150, 'float32'), 'too long')"
+    changes = (
+        "network['checked'] = {'class': 'eval', 'eval': %r, 'from': 'data'}\nnetwork['pooled']['from'] = 'checked'"
+    )
+    pathlib.Path("other.config").write_text("%s\n%s\n" % ((trained / "my.config").read_text(), changes % checked))
+    names = [write("a.wav", "a"), write("long.wav", "abcdab"), write("b.wav", "b")]
+    code, out, err = run(*names, "--config", "other.config")
+    assert code == 1 and out == "a.wav\ta\nb.wav\tb\n"
+    assert (
+        "error: " in err and "too long" in err and "sequences of the batch: long.wav" in err and "1 file failed" in err
+    )
+    code, out, _ = run(*names, "--config", "other.config", "--segment", "1.2")
+    assert code == 0 and out.splitlines()[1].replace(" ", "") == "long.wav\tabcdab"
 
 
 @pytest.mark.parametrize("channel, text", [("0", "ab"), ("1", "cd"), ("mix", None)])

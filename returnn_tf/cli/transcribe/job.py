@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from returnn_tf.cli.transcribe.audio import AudioPart, AudioReader
 from returnn_tf.cli.transcribe.recogniser import Recogniser
-from returnn_tf.config.errors import ConfigError, DataError, StepError, UserError
+from returnn_tf.config.errors import ConfigError, DataError, UserError
 from returnn_tf.datasets.core.read_ahead import ReadAhead
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece, Transcript
 from returnn_tf.logging.levels import SCORE_LEVEL
@@ -103,10 +103,10 @@ class Job:
         return self._recogniser.batch_size.is_reached(frames, count, _BATCHES_AHEAD)
 
     def _recognised(self, waiting: Sequence[_Read]) -> Iterator[Transcript]:
-        """Yield the transcripts of files; if a batch fails, those that are recognised alone."""
+        """Yield the transcripts of files; if a batch fails, each is recognised alone, to find the one that fails."""
         try:
             found = self._hypotheses(waiting)
-        except StepError as exc:
+        except DataError as exc:
             if len(waiting) == 1:
                 self._fail(waiting[0].file, exc)
                 return
