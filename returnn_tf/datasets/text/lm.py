@@ -21,7 +21,7 @@ from returnn_tf.datasets.core.epoch import Epoch, EpochReader, reading_error
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import path_of, read_seq_tags, wanted_by
 from returnn_tf.datasets.core.share import ALL, Chosen
-from returnn_tf.datasets.files import local_copy
+from returnn_tf.datasets.files import is_url, local_copy
 from returnn_tf.datasets.text.lines import LineTags, TextLines
 from returnn_tf.datasets.text.lm_options import LmOptions
 from returnn_tf.datasets.text.orth import make_post_processing
@@ -56,7 +56,7 @@ class CorpusLines:
         if not paths:
             raise TextError("%s: corpus_file names no file." % self._where)
         for path in paths:
-            if not os.path.isfile(path):
+            if not is_url(path) and not os.path.isfile(path):
                 problem = "is not a file" if os.path.exists(path) else "does not exist"
                 raise TextDataError(
                     "%s: corpus_file %r %s (current directory: %s)." % (self._where, path, problem, os.getcwd())
@@ -75,7 +75,7 @@ class CorpusLines:
 
     def _opened(self, path: str) -> TextLines:
         local = local_copy(path, wanted=self._opts.use_cache_manager)
-        lines = TextLines(local, skip_empty=self._opts.skip_empty_lines, keep_open_end=False)
+        lines = TextLines(local, skip_empty=self._opts.skip_empty_lines, keep_open_end=False, name=path)
         if lines.has_open_end and not lines.keeps_open_end:
             # as in RETURNN, so that numbers of sequences and lists of tags stay the same
             log.warn("%s: file %r does not end with a newline, so its last line is not read" % (self._where, path))

@@ -17,7 +17,7 @@ from returnn_tf.datasets.core.base import Dataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import read_seq_tags
-from returnn_tf.datasets.files import local_copy
+from returnn_tf.datasets.files import exists, is_url, local_copy
 from returnn_tf.datasets.text.lines import LineTags, TextLines
 from returnn_tf.datasets.vocabulary.files import read_ids
 
@@ -82,7 +82,7 @@ class ParallelFiles:
 
     def _find(self, path: str) -> str:
         for name in (path, path + ".gz"):
-            if os.path.isfile(name):
+            if exists(name) if is_url(name) else os.path.isfile(name):
                 return name
         raise TextDataError(
             "%s: there is neither %r nor %r (current directory: %s)."
@@ -92,7 +92,7 @@ class ParallelFiles:
     def _open(self) -> dict[str, TextLines]:
         if not self._lines:
             lines = {
-                side: TextLines(local_copy(path, wanted=self._local), skip_empty=False)
+                side: TextLines(local_copy(path, wanted=self._local), skip_empty=False, name=path)
                 for side, path in self.paths.items()
             }
             counts = {side: len(text) for side, text in lines.items()}
@@ -177,7 +177,7 @@ class TranslationDataset(Dataset):
         return {self.keys[side]: side}
 
     def _read_ids(self, key: str, name: str) -> WordIds:
-        path = os.path.join(os.fspath(self.opts.path), "%s.vocab.pkl" % name)
+        path = local_copy(os.path.join(os.fspath(self.opts.path), "%s.vocab.pkl" % name), wanted=False)
         return WordIds(path, unknown_label_of(self.opts.unknown_label, key), self._owner())
 
     def _specs(self) -> dict[str, DataSpec]:
