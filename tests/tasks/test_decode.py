@@ -158,7 +158,7 @@ def test_of_the_network_with_times(capsys: pytest.CaptureFixture[str]) -> None:
     )  # fmt: skip
     rows = [line.split() for line in found.splitlines()]
     assert [(row[0], float(row[2]), float(row[3]), row[4]) for row in sorted(rows)] == [
-        ("seq-0", 0.0, 2.0, "one"), ("seq-1", 0.5, 1.5, "two"),
+        ("seq-0", 0.0, 2.1, "one"), ("seq-1", 0.5, 1.6, "two"),
     ]  # fmt: skip
     assert "real-time factor 0.0" in capsys.readouterr().out
 

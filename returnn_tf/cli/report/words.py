@@ -23,9 +23,10 @@ from returnn_tf.engine.search.errors import decided_layers
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.search.times import frames_of_ctc, input_frames
-from returnn_tf.engine.search.transcriber import Transcriber, timed_labels
+from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph, wanted_layers
 from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.engine.transcripts.timed import timed_labels
 from returnn_tf.engine.transcripts.transcript import Piece
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.layers.losses.ctc import CtcLoss

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.engine.decoding.decoder import Decoded
 from returnn_tf.engine.decoding.labels import DecodedLabels
 from returnn_tf.engine.transcripts.confidence import entropy_confidence, posterior_confidence, posteriors
+from returnn_tf.engine.transcripts.timed import timed_labels
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
 
 
@@ -41,16 +42,14 @@ def hypotheses_of(
             else float(entropies[first:past].min())
             for label, (first, past) in zip(entry.labels, entry.frames)
         ]
-        pieces = [
-            Piece(labels.name(label), _time(first, step), _time(past, step), confidence)
-            for label, (first, past), confidence in zip(entry.labels, entry.frames, sure)
-        ]
-        found.append(Hypothesis(tuple(pieces), _words(entry, labels, pieces), entry.score, entry.parts))
+        names = [labels.name(label) for label in entry.labels]
+        pieces = timed_labels(names, entry.frames, step, seconds, sure)
+        spans = entry.word_labels
+        if entry.words is None or spans is None:
+            spans = tuple((first, past) for _, first, past in labels.spelling.spans(names))
+        words = _words(entry, labels, pieces)
+        found.append(Hypothesis(pieces, words, entry.score, entry.parts, word_labels=spans))
     return tuple(found) if by_entropy or len(found) == 1 else _with_posteriors(found)
-
-
-def _time(frame: int, step: Optional[float]) -> Optional[float]:
-    return None if step is None else frame * step
 
 
 def _words(entry: Decoded, labels: DecodedLabels, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
