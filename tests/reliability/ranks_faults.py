@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from returnn_tf.cli.launch.processes import _held_port, environments
+from returnn_tf.cli.launch.processes import environments, held_port
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from tests.reliability import toy
@@ -329,7 +329,7 @@ class Runs:
             if self._engine == "horovod":
                 environs = stack.enter_context(_of_horovod(self.number))
             else:
-                ports = [stack.enter_context(_held_port()) for _ in range(self.number)]
+                ports = [stack.enter_context(held_port()) for _ in range(self.number)]
                 environs = environments(ports, secrets.token_hex(), {})
                 if fault.port_in_use:
                     stack.enter_context(socket.create_server(("", ports[victim])))

@@ -66,7 +66,7 @@ def _run_once(
 ) -> tuple[int, list[int]]:
     """Return the exit code, and the ranks that were lost, unless all were to stop."""
     with contextlib.ExitStack() as stack:
-        ports = [stack.enter_context(_held_port()) for _ in range(number)]
+        ports = [stack.enter_context(held_port()) for _ in range(number)]
         group = stack.enter_context(_Group(signals))
         for own in environments(ports, secrets.token_hex(), environ):
             group.start(command, own)
@@ -100,7 +100,7 @@ def environments(ports: Sequence[int], secret: str, environ: Mapping[str, str]) 
 
 
 @contextlib.contextmanager
-def _held_port() -> Iterator[int]:
+def held_port() -> Iterator[int]:
     """Hold a free port, so that nobody else gets it by chance: a server may still listen there, beside this socket."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
