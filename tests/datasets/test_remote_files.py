@@ -117,6 +117,28 @@ def test_a_bliss_corpus_in_a_store(store, tmp_path, audio, wanted, num_copies):
     assert len(copies(tmp_path)) == num_copies
 
 
+@pytest.mark.parametrize("remote", [True, False])
+def test_files_that_a_bliss_corpus_includes(store, tmp_path, remote):
+    """They are copied where the corpus is, and are beside the original, not beside its copy."""
+    contents = {"c.xml": '<corpus name="c"><include file="sub/more.xml"/></corpus>', "sub/more.xml": _BLISS % "x"}
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+        store("memory://bucket/" + name, content.encode())
+    path = "memory://bucket/c.xml" if remote else str(tmp_path / "c.xml")
+    bliss = {"class": "BlissDataset", "path": path, "audio": None, "use_cache_manager": True}
+    lines = {"class": "LmDataset", "corpus_file": path, "use_cache_manager": True, "skip_empty_lines": False}
+    for options in (bliss, {**lines, "orth_vocab": {"labels": ["a"], "unknown_label": None}}):
+        assert len(list(Dataset.from_config(options).sequences(1))) == 2
+    store("memory://bucket/sub/more.xml", b"<corpus>")
+    (tmp_path / "sub" / "more.xml").write_text("<corpus>")
+    copying._copy_of_remote.cache_clear()
+    with pytest.raises(
+        DataError, match="Bliss corpus '%s/more.xml' cannot be read" % (path.rpartition("/")[0] + "/sub")
+    ):
+        list(Dataset.from_config(bliss).sequences(1))
+
+
 def test_folders_in_a_store(store, tmp_path):
     test_lhotse.write_shard(tmp_path / "shar", 0, ["one", "two"])
     test_lhotse.write_shard(tmp_path / "shar", 1, ["three"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -107,9 +108,9 @@ class BlissDataset(IndexedUtterances["_Index"]):
         opts = self.opts
         allowed = self.tags_of_segment_file()
         with self._wanted_by("path"):
-            path = local_copy(opts.path, wanted=opts.use_cache_manager)
-            paths = [path, opts.segment_file] if allowed else [path]
-            index = _Index(shared_index("bliss", paths, [bool(allowed)], lambda: read_segments(path, allowed)))
+            paths = [local_copy(opts.path, wanted=opts.use_cache_manager), *([opts.segment_file] if allowed else [])]
+            found = shared_index("bliss", paths, [opts.path, bool(allowed)], partial(self._read_segments, allowed))
+            index = _Index(found)
         if not len(index):
             raise FileDataError(
                 "%s: corpus %r has no segments%s"
@@ -118,6 +119,9 @@ class BlissDataset(IndexedUtterances["_Index"]):
         if allowed:
             warn_of_unknown(self._owner(), "segment_file", self.opts.segment_file, allowed, index.names)
         return index
+
+    def _read_segments(self, allowed: Optional[Collection[str]]) -> SharedIndex:
+        return read_segments(self.opts.path, allowed, use_cache_manager=self.opts.use_cache_manager)
 
     def tag(self, index: int) -> str:
         """Return the full name of a segment."""
@@ -184,17 +188,18 @@ class _Index:
         return len(self.names)
 
 
-def read_segments(path: str, allowed: Optional[Collection[str]]) -> SharedIndex:
+def read_segments(path: str, allowed: Optional[Collection[str]], *, use_cache_manager: bool) -> SharedIndex:
     """Read the segments of a corpus file, for all processes.
 
     :param allowed: names of the segments to keep; None: all
+    :param use_cache_manager: the option of the dataset
     :raises DataError: the file is missing or damaged, or segments have the same name
     """
     names, texts, recordings = PackedStrings(), PackedStrings(), PackedStrings()
     recording_of, tracks, starts, ends = array("q"), array("h"), array("d"), array("d")
     last: Optional[str] = None
     files: list[str] = []
-    for segment in read_bliss(path, included=files):
+    for segment in read_bliss(path, use_cache_manager=use_cache_manager, included=files):
         if allowed is not None and segment.name not in allowed:
             continue
         audio = segment.audio or ""

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 from returnn_tf.config.errors import DataError, TextDataError
 from returnn_tf.datasets.core.safe_files import open_regular
+from returnn_tf.datasets.files import local_copy
 
 #: The first line of a file with the name of its encoding, perhaps behind a byte order mark.
 _DECLARATION = re.compile(rb"(?:\xef\xbb\xbf)?\s*<\?xml\s[^>]*?\bencoding\s*=\s*[\"']([A-Za-z][\w.-]*)[\"']")
@@ -119,16 +120,20 @@ def is_bliss(path: str) -> bool:
         return bool(root.tag == "corpus")
 
 
-def read_bliss(path: str, *, included: Optional[list[str]] = None) -> Iterator[BlissSegment]:
+def read_bliss(
+    path: str, *, use_cache_manager: bool = False, included: Optional[list[str]] = None
+) -> Iterator[BlissSegment]:
     """Yield the segments of a corpus in the order of the file, and of the files which it includes.
 
     The memory does not depend on the size of the file.
 
-    :param path: of the XML file, which may be compressed by gzip
-    :param included: gets the paths of the files which it includes
+    :param path: of the XML file, which may be compressed by gzip, and remote
+    :param use_cache_manager: the option of the dataset, for all files
+    :param included: gets the paths of the files which it includes, or of their local copies
     :raises DataError: the file is missing, damaged or not a corpus; names the file
     """
-    yield from _Reader(path, prefix=(), depth=0, included=[] if included is None else included)
+    found = [] if included is None else included
+    yield from _Reader(path, prefix=(), depth=0, use_cache_manager=use_cache_manager, included=found)
 
 
 class _Reader:
@@ -139,8 +144,10 @@ class _Reader:
     :param included: gets the paths of the files which it includes
     """
 
-    def __init__(self, path: str, *, prefix: tuple[str, ...], depth: int, included: list[str]):
+    def __init__(self, path: str, *, prefix: tuple[str, ...], depth: int, use_cache_manager: bool, included: list[str]):
         self.path = path
+        self.local = local_copy(path, wanted=use_cache_manager)
+        self._use_cache_manager = use_cache_manager
         self._all_included = included
         self.prefix = prefix
         self.depth = depth
@@ -150,7 +157,7 @@ class _Reader:
         self._audio: Optional[str] = None
 
     def __iter__(self) -> Iterator[BlissSegment]:
-        with _opened(self.path) as file:
+        with _opened(self.local, name=self.path) as file:
             try:
                 for event, element in ElementTree.iterparse(decoded(file), events=("start", "end")):
                     if event == "start":
@@ -221,9 +228,15 @@ class _Reader:
             raise TextDataError("Bliss corpus %r: an <include> has no attribute 'file'" % self.path)
         # the root of an included file stands for the corpus that includes it, so its name is not repeated
         path = os.path.join(os.path.dirname(self.path), name)
-        self._all_included.append(path)
-        prefix = self.prefix + tuple(self._names)
-        yield from _Included(path, prefix=prefix, depth=self.depth + 1, included=self._all_included)
+        reader = _Included(
+            path,
+            prefix=self.prefix + tuple(self._names),
+            depth=self.depth + 1,
+            use_cache_manager=self._use_cache_manager,
+            included=self._all_included,
+        )
+        self._all_included.append(reader.local)
+        yield from reader
 
 
 class _Included(_Reader):
@@ -234,18 +247,22 @@ class _Included(_Reader):
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a file for reading, decompressed if it is compressed by gzip, whatever its name."""
+def _opened(path: str, *, name: str = "") -> Iterator[IO[bytes]]:
+    """Open a file for reading, decompressed if it is compressed by gzip, whatever its name.
+
+    :param name: of the file, for errors; default: the path
+    """
+    name = name or path
     try:
         raw = open_regular(path)
     except OSError as exc:
-        raise TextDataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+        raise TextDataError("Bliss corpus %r cannot be read: %s" % (name, exc.strerror or exc)) from exc
     with raw:
         try:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
         except OSError as exc:
-            raise TextDataError("Bliss corpus %r cannot be read: %s" % (path, exc.strerror or exc)) from exc
+            raise TextDataError("Bliss corpus %r cannot be read: %s" % (name, exc.strerror or exc)) from exc
         if not packed:
             yield raw
             return

@@ -244,7 +244,7 @@ class TextLines:
         scanner = LineScanner(self.path, skip_empty=self._skip_empty, skip_blank=self._is_packed)
         with self._errors():
             if self._is_packed or self._is_bliss:
-                with _unpacked(self.local, self._is_bliss, files) as file:
+                with self._unpacked(files) as file:
                     self._size = os.fstat(file.fileno()).st_size
                     if self._size:
                         # a mapped file costs a descriptor, and there may be many small ones
@@ -258,6 +258,17 @@ class TextLines:
             found = scanner.finish(self._size, keep_open_end=self.keeps_open_end)
         more = {} if self._content is None else {"content": self._content}
         return SharedIndex({**found.arrays, **more}, found.facts, files)
+
+    def _unpacked(self, files: list[str]) -> IO[bytes]:
+        """Return a temporary file with the lines of a compressed text or of XML.
+
+        :param files: gets those that the XML includes
+        """
+        if not self._is_bliss:
+            with gzip.open(self.local, "rb") as file:
+                return _stored(iter(lambda: file.read(_BLOCK), b""))
+        segments = read_bliss(self.path, use_cache_manager=self.local != self.path, included=files)
+        return _stored((segment.text + "\n").encode("utf8") for segment in segments)
 
     def _blocks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         for start in range(0, self._size, _BLOCK):
@@ -388,17 +399,6 @@ def _is_blank(content: NDArray[np.uint8]) -> NDArray[np.bool_]:
 def _is_gzip(path: str) -> bool:
     with open(path, "rb") as file:  # that it can be opened is checked before
         return file.read(2) == b"\x1f\x8b"
-
-
-def _unpacked(path: str, bliss: bool, files: list[str]) -> IO[bytes]:
-    """Return a temporary file with the lines of a compressed text or of XML.
-
-    :param files: gets those that the XML includes
-    """
-    if not bliss:
-        with gzip.open(path, "rb") as file:
-            return _stored(iter(lambda: file.read(_BLOCK), b""))
-    return _stored((segment.text + "\n").encode("utf8") for segment in read_bliss(path, included=files))
 
 
 def _stored(parts: Iterable[Any]) -> IO[bytes]:
