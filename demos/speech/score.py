@@ -43,14 +43,11 @@ def joined(pieces: Iterable[str]) -> str:
     return (" ".join(pieces) + " ").replace("@@ ", "").strip()
 
 
-def read_search(path: str, labels: list[str]) -> dict[str, Texts]:
+def read_search(path: str) -> dict[str, Texts]:
     """Return what a search found, by layer."""
     with open(path, encoding="utf8") as file:
         found = ast.literal_eval(file.read())
-    return {
-        layer: {tag: joined(labels[int(label)] for label in texts[layer].split()) for tag, texts in found.items()}
-        for layer in LAYERS.values()
-    }
+    return {layer: {tag: joined(pieces[layer].split()) for tag, pieces in found.items()} for layer in LAYERS.values()}
 
 
 def word_error_rate(references: Texts, hypotheses: Mapping[str, str]) -> float:
@@ -94,12 +91,11 @@ def most_similar(folder: str, train: Texts, name: str) -> Texts:
 
 def systems(folder: str) -> dict[str, Texts]:
     """Return the answers of all recognisers whose results are there, by name."""
-    labels = read_labels(os.path.join(folder, "bpe.vocab"))
     found = {}
     for encoder in ENCODERS:
         path = os.path.join(folder, encoder + "_search.py")
         if os.path.exists(path):
-            texts = read_search(path, labels)
+            texts = read_search(path)
             found.update({"%s, %s" % (encoder, name): texts[layer] for name, layer in LAYERS.items()})
     return found
 

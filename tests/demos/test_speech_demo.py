@@ -72,8 +72,9 @@ def test_pieces(demo, tmp_path):
 
 def test_hypotheses_of_the_layers(demo, tmp_path):
     path = tmp_path / "search.py"
-    path.write_text("{'a': {'decision': '0 1', 'ctc_decision': '1'}, 'b': {'decision': '', 'ctc_decision': '1 0 1'}}")
-    assert demo.score.read_search(str(path), ["th@@", "e"]) == {
+    found = {"a": {"decision": "th@@ e", "ctc_decision": "e"}, "b": {"decision": "", "ctc_decision": "e th@@ e"}}
+    path.write_text(repr(found))
+    assert demo.score.read_search(str(path)) == {
         "decision": {"a": "the", "b": ""},
         "ctc_decision": {"a": "e", "b": "e the"},
     }
