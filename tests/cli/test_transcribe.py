@@ -130,6 +130,23 @@ def test_formats(run: Any, flag: str, beginning: str) -> None:
     assert code == 0 and out.startswith(beginning)
 
 
+def test_names_that_a_format_can_not_express(run: Any) -> None:
+    code, out, err = run(write("a b.wav", "a"), write("c.wav", "c"), "--ctm")
+    assert code == 1 and out.startswith("c.wav 1 ") and "error: Sequence 'a b.wav': the tag 'a b.wav' can't" in err
+
+
+def test_only_results_on_the_standard_output(run: Any, trained: pathlib.Path) -> None:
+    """Warnings of the config and lines of the log, if they are asked for, are elsewhere."""
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    text = "%s\nlog_verbosity = 4\nlearning_rate_control = 'constant'\nlearning_rate_decay = 0.3\n"
+    pathlib.Path("other.config").write_text(text % (trained / "my.config").read_text())
+    name = write("x.wav", "a")
+    code, out, err = run(name, "--config", "other.config")
+    assert (code, out) == (0, "a\n") and "Loaded" not in err
+    code, out, err = run(name, "--config", "other.config", "--epoch", "1", "++log_verbosity", "3", epoch=None)
+    assert (code, out) == (0, "a\n") and "Loaded" in err
+
+
 def test_files_in_a_folder(run: Any) -> None:
     code, out, _ = run(write("x.wav", "ab"), write("y.wav", "c"), "--srt", "--output", "texts")
     assert (code, out) == (0, "") and sorted(os.listdir("texts")) == ["x.srt", "y.srt"]
@@ -260,11 +277,18 @@ def test_features_of_any_dataset(run: Any, trained: pathlib.Path, changes: str) 
 
 
 def test_dataset_by_its_name(run: Any, trained: pathlib.Path) -> None:
+    """By default the one to search, whether the setting has its options or its name."""
     pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
-    changes = "dev = {**train, 'audio': {**audio, 'norm_mean': 100.0}}"  # which leaves blanks only
+    changes = "dev = {**train, 'audio': {**audio, 'norm_mean': 100.0}}\neval_datasets = {'other': train}"
     pathlib.Path("other.config").write_text("%s\n%s\n" % ((trained / "my.config").read_text(), changes))
-    name = write("x.wav", "bad")
-    assert [run(name, "--config", "other.config", *more)[1] for more in ([], ["--data", "train"])] == ["\n", "bad\n"]
+    name = write("x.wav", "bad")  # which is blanks only with that mean
+    for more, text in (
+        ([], "\n"),
+        (["--data", "train"], "bad\n"),
+        (["++search_data", "other"], "bad\n"),
+        (["++search_data", "dev"], "\n"),
+    ):
+        assert run(name, "--config", "other.config", "--epoch", "1", *more, epoch=None)[1] == text
 
 
 def test_files_of_the_features_lie_where_the_training_ran(run: Any, trained: pathlib.Path) -> None:

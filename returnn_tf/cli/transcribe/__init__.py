@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional, Union
 
 from returnn_tf.cli.commands import register_command
@@ -17,7 +18,7 @@ from returnn_tf.cli.transcribe.files import audio_files
 from returnn_tf.cli.transcribe.job import File, Job
 from returnn_tf.cli.transcribe.model import BEST, ChosenModel, find_model
 from returnn_tf.cli.transcribe.recogniser import Recogniser
-from returnn_tf.config.errors import CommandError
+from returnn_tf.config.errors import CommandError, DataError
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.engine.transcripts.formats.base import FORMATS, Format
 from returnn_tf.engine.transcripts.transcript import Transcript, text
@@ -74,19 +75,20 @@ def run(args: list[str]) -> int:
         )
         raise CommandError(message % (given.format, len(files)))
     tags = _tags(files, given.output)
-    model = find_model(given.model, config=given.config, epoch=given.epoch, overrides=overrides)
-    model.config.update(_settings(given))
     paths = [os.path.abspath(path) for path in files]
     target = None if given.output is None else os.path.abspath(given.output)
-    with log.on_stderr(_level(model, overrides)), in_folder(model.folder):
-        recogniser = Recogniser(model.config, layer=given.layer, data=given.data)
-        if form.needs_times and recogniser.source.without_times:
-            message = "transcribe: --format %s needs times, but %s. Or choose another format, e.g. --json"
-            raise CommandError(message % (given.format, recogniser.source.without_times))
-        reader = _reader(given, recogniser)
-        job = Job(recogniser, reader, [File(*each) for each in zip(files, paths, tags)], given.nbest)
-        _write(job.transcripts(), form, target)
-        log.write(SCORE_LEVEL, job.summary())
+    with log.on_stderr(WARNING_LEVEL):
+        model = find_model(given.model, config=given.config, epoch=given.epoch, overrides=overrides)
+        model.config.update(_settings(given))
+        with log.at_level(_level(model, overrides)), in_folder(model.folder):
+            recogniser = Recogniser(model.config, layer=given.layer, data=given.data)
+            if form.needs_times and recogniser.source.without_times:
+                message = "transcribe: --format %s needs times, but %s. Or choose another format, e.g. --json"
+                raise CommandError(message % (given.format, recogniser.source.without_times))
+            reader = _reader(given, recogniser)
+            job = Job(recogniser, reader, [File(*each) for each in zip(files, paths, tags)], given.nbest)
+            _write(job, form, target)
+            log.write(SCORE_LEVEL, job.summary())
     return 1 if job.failed else 0
 
 
@@ -201,8 +203,16 @@ def _named_text(transcript: Transcript) -> Iterator[str]:
     yield "%s\t%s\n" % (transcript.tag, text(transcript.best))
 
 
-def _write(transcripts: Iterable[Transcript], form: Format, folder: Optional[str]) -> None:
-    if folder is None:
-        form.write(transcripts, sys.stdout)
-    else:
-        form.write_files(transcripts, folder)
+def _write(job: Job, form: Format, folder: Optional[str]) -> None:
+    """Write the transcripts as they come; one that the format can't express counts as failed."""
+    with contextlib.closing(job.transcripts()) as transcripts:
+        for transcript in transcripts:
+            try:
+                "".join(form.lines(transcript))
+            except DataError as exc:
+                job.fail(transcript.tag, exc)
+                continue
+            if folder is None:
+                form.write([transcript], sys.stdout)
+            else:
+                form.write_files([transcript], folder)

@@ -8,10 +8,11 @@ from typing import Any, Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError, FileError, did_you_mean
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.audio.frame_seconds import seconds_of_frame
 from returnn_tf.datasets.config import nested_options
-from returnn_tf.engine.data.data_source import evaluation_names
+from returnn_tf.engine.data.data_source import dataset_name, evaluation_names
 
 #: Options of datasets with a function that changes the data of the dataset inside.
 _CHANGES = ("map_seq", "map_seq_stream")
@@ -41,7 +42,8 @@ class AudioOfConfig:
         :param name: of the dataset instead
         :raises ConfigError: there is none, or its features are changed by a function after they are computed
         """
-        known = list(dict.fromkeys(["search_data", *evaluation_names(config), "train"]))
+        searched = dataset_name("search_data", TaskSettings(config).search_data)
+        known = list(dict.fromkeys([searched, *evaluation_names(config), "train"]))
         names = [name] if name else known
         for each in names:
             outer: list[Mapping[str, Any]] = []

@@ -64,7 +64,7 @@ class Job:
                 try:
                     waiting.append(_Read(file, reading.get(place)))
                 except (ConfigError, DataError) as exc:
-                    self._fail(file, exc)
+                    self.fail(file.name, exc)
                 if self._is_enough(waiting) or place + 1 == len(self._files):
                     yield from self._recognised(waiting)
                     waiting = []
@@ -90,12 +90,13 @@ class Job:
         file = self._files[place]
         return self._reader.read(file.path, file.name)
 
-    def _fail(self, file: File, error: UserError) -> None:
+    def fail(self, name: str, error: UserError) -> None:
+        """Log that there is no transcript of a file, and count it."""
         self.failed += 1
         text = str(error)
         if error.topic == "memory":
             text += "\n  --segment SECONDS cuts long audio at pauses."
-        log.write(SCORE_LEVEL, "error: %s" % (text if repr(file.name) in text else "%r: %s" % (file.name, text)))
+        log.write(SCORE_LEVEL, "error: %s" % (text if repr(name) in text else "%r: %s" % (name, text)))
 
     def _is_enough(self, waiting: Sequence[_Read]) -> bool:
         frames = sum(len(part.features) for read in waiting for part in read.parts)
@@ -108,7 +109,7 @@ class Job:
             found = self._hypotheses(waiting)
         except DataError as exc:
             if len(waiting) == 1:
-                self._fail(waiting[0].file, exc)
+                self.fail(waiting[0].file.name, exc)
                 return
             for read in waiting:
                 yield from self._recognised([read])
