@@ -1,9 +1,10 @@
 """Training with several processes, by TensorFlow's collectives and by Horovod (Gloo): throughput and costs of a step.
 
-Throughput: ranks with one thread each against one rank with one thread, the same global batch, ``reduce`` "grad" and
-"param" (synchronised each 50 steps); medians of rounds, in which all alternate; asked of two ranks: 1.7 and 1.8 times.
-Beside it, the share of a step in which the first rank waits and sends. Overhead: milliseconds of a step of a tiny model
-with 1 - 64 ranks, which share the cores, so that it is an upper limit of what the engine adds.
+Throughput, and computing of each rank: ranks with one thread each against one rank with one thread, the same global
+batch, ``reduce`` "grad" and "param" (synchronised each 50 steps); medians of rounds, in which all alternate; asked of
+two ranks: 1.7 and 1.8 times. Beside it, the share of a step in which the first rank has its gradient and waits for that
+of all. Overhead: milliseconds of a step of a tiny model with 1 - 64 ranks, which share the cores: an upper
+limit of what the engine adds.
 
     python bench/ranks.py [--rounds 5] [--large 2,4] [--ranks 1,4,16,64] [--engines tensorflow,horovod]
 """
@@ -80,13 +81,18 @@ def work(size: str, engine: str, reduce_type: str, path: str) -> None:
     for _ in range(WARM_UP):
         trainer.step(feed)
     world.barrier("start")
-    start, communication = time.perf_counter(), 0.0
+    start, computing, communication = time.perf_counter(), time.process_time(), 0.0
     for _ in range(STEPS[size]):
         communication += trainer.step(feed).communication
+    computing = time.process_time() - computing
     world.barrier("end")
-    seconds = (time.perf_counter() - start) / STEPS[size]
+    totals = {
+        "step": time.perf_counter() - start,
+        "communication": communication,
+        "cpu": statistics.fmean(world.gather(computing)),
+    }
     if world.is_chief:
-        pathlib.Path(path).write_text(json.dumps({"step": seconds, "communication": communication / STEPS[size]}))
+        pathlib.Path(path).write_text(json.dumps({name: value / STEPS[size] for name, value in totals.items()}))
     world.leave()
 
 
@@ -97,7 +103,7 @@ def measure(size: str, ranks: int, engine: str, reduce_type: str = "grad") -> di
         name = engine if ranks > 1 else "none"
         arguments = [sys.executable, os.path.abspath(__file__), "--work", size, name, reduce_type, path]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = (LAUNCHERS[engine](ranks) if ranks > 1 else []) + arguments
+        command = (LAUNCHERS[engine](ranks) if ranks > 1 else [_SESSION]) + arguments
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
         if done.returncode or not os.path.exists(path):
             raise SystemExit("%d ranks of %s failed:\n%s" % (ranks, engine, done.stdout[-2000:]))
@@ -110,8 +116,12 @@ def _horovodrun(ranks: int) -> list[str]:
     return [*launcher, "-H", "localhost:%d" % ranks, "--start-timeout", "600", "--gloo-timeout-seconds", "600"]
 
 
+#: Starts a program in a session of its own, as horovodrun does: Linux shares the cores out among sessions (autogroup).
+_SESSION = "setsid"
+
+
 def _start_ranks(ranks: int) -> list[str]:
-    return [sys.executable, "-m", "tests.reliability.start_ranks", str(ranks)]
+    return [sys.executable, "-m", "tests.reliability.start_ranks", str(ranks), _SESSION]
 
 
 LAUNCHERS = {"tensorflow": _start_ranks, "horovod": _horovodrun}
@@ -125,13 +135,16 @@ def throughput(rounds: int, ranks: Sequence[int], engines: Sequence[str]) -> Non
     for _ in range(rounds):
         for (number, engine, kind), results in found.items():
             results.append(measure("large", number, engine, kind))
-    step = {case: statistics.median(result["step"] for result in results) for case, results in found.items()}
-    print("1 rank, 1 thread: %7.1f ms/step" % (1e3 * step[alone]))
+    step, cpu = (
+        {case: statistics.median(result[name] for result in results) for case, results in found.items()}
+        for name in ("step", "cpu")
+    )
+    print("1 rank, 1 thread: %7.1f ms/step, %7.1f ms computing" % (1e3 * step[alone], 1e3 * cpu[alone]))
     for case in cases:
         share = statistics.median(result["communication"] / result["step"] for result in found[case])
         print(
-            "%d ranks, 1 thread each, %-10s %-5s %7.1f ms/step: %.2f x, %4.1f %% communication"
-            % (*case, 1e3 * step[case], step[alone] / step[case], 100 * share)
+            "%d ranks, 1 thread each, %-10s %-5s %7.1f ms/step: %.2f x, %4.1f %% communication; %7.1f ms computing"
+            % (*case, 1e3 * step[case], step[alone] / step[case], 100 * share, 1e3 * cpu[case])
         )
 
 
@@ -141,8 +154,8 @@ def overhead(ranks: Sequence[int], engines: Sequence[str]) -> None:
         for engine in engines:
             found = measure("tiny", number, engine)
             print(
-                "tiny model, %2d ranks, %-10s %7.2f ms/step, of which waiting and sending %7.2f"
-                % (number, engine, 1e3 * found["step"], 1e3 * found["communication"])
+                "tiny model, %2d ranks, %-10s %7.2f ms/step, of which waiting and sending %7.2f; %7.2f computing"
+                % (number, engine, 1e3 * found["step"], 1e3 * found["communication"], 1e3 * found["cpu"])
             )
 
 
