@@ -18,7 +18,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     passed = terminalreporter.getreports("passed")
     seconds = sorted(
         float(value) for report in passed for name, value in report.user_properties if name == SECONDS_TO_END
-    )  # type: ignore[arg-type]
+    )
     if seconds:
         median, most = (seconds[int(part * (len(seconds) - 1))] for part in (0.5, 0.95))
         terminalreporter.line(
