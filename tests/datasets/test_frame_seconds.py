@@ -23,3 +23,22 @@ from returnn_tf.datasets.audio.frame_seconds import frame_seconds
 def test_frame_seconds(audio: Any, seconds: Optional[float]) -> None:
     dataset: Any = types.SimpleNamespace(opts=types.SimpleNamespace(audio=audio))
     assert frame_seconds(dataset) == (None if seconds is None else pytest.approx(seconds))
+
+
+AUDIO = {"class": "OggZipDataset", "audio": {"step_len": 0.02}}
+
+
+@pytest.mark.parametrize(
+    "inner, seconds",
+    [
+        ({"dataset": AUDIO}, 0.02),
+        ({"datasets": {"a": AUDIO, "b": {"class": "HDFDataset", "files": ["x"]}}}, 0.02),
+        ({"datasets": [AUDIO, AUDIO]}, 0.02),
+        ({"datasets": [AUDIO, {"class": "OggZipDataset", "audio": {}}]}, None),  # different ones
+        ({"dataset": AUDIO, "map_seq": len}, None),  # it may change the frames
+        ({"dataset": {"class": "HDFDataset"}}, None),
+    ],
+)
+def test_frame_seconds_of_datasets_inside(inner: dict[str, Any], seconds: Optional[float]) -> None:
+    dataset: Any = types.SimpleNamespace(opts=types.SimpleNamespace(**inner))
+    assert frame_seconds(dataset) == seconds
