@@ -66,6 +66,11 @@ class Lattice:
     times: Sequence[Optional[float]]
 
 
+def number(score: float) -> str:
+    """Return a score as text, to 5 decimals: what is below is the noise of float32."""
+    return "%.7g" % (round(score, 5) + 0.0)
+
+
 def lattice_of(transcript: Transcript) -> Lattice:
     """Return the lattice of the hypotheses of a sequence."""
     possible = [each for each in transcript.hypotheses if each.score is None or math.isfinite(each.score)]

@@ -51,7 +51,6 @@ def _spans(
         return [(duration * place / count, duration * (place + 1) / count) for place in range(count)]
     starts = [first * seconds for first, _ in frames]
     ends = [past * seconds for _, past in frames]
-    return [
-        (start, max(end, min(following, end + _LONGER)))
-        for start, end, following in zip(starts, ends, [*starts[1:], duration])
-    ]
+    ends = [max(end, min(following, end + _LONGER)) for end, following in zip(ends, [*starts[1:], duration])]
+    # The last frame of a layer may be padded.
+    return [(start, min(end, duration) if start < duration else end) for start, end in zip(starts, ends)]

@@ -20,7 +20,8 @@ def test_a_label_goes_on_until_the_next_one_but_not_much_longer():
 
 def test_the_last_label_ends_with_the_audio():
     assert times("a", [(1, 2)], 0.5, 1.03) == [(0.5, 1.03)]
-    assert times("a", [(1, 2)], 0.5, 0.97) == [(0.5, 1.0)]  # its frames go beyond: the last one is padded
+    assert times("a", [(1, 2)], 0.5, 0.97) == [(0.5, 0.97)]  # its frames go beyond: the last one is padded
+    assert times("a", [(2, 3)], 0.5, 0.97) == [(1.0, 1.5)]
 
 
 def test_labels_without_frames_are_spread_evenly():

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from returnn_tf.engine.transcripts.formats.base import column, register_format
-from returnn_tf.engine.transcripts.lattice import ArcScores, lattice_of
+from returnn_tf.engine.transcripts.lattice import ArcScores, lattice_of, number
 from returnn_tf.engine.transcripts.transcript import Transcript
 
 
@@ -32,4 +32,4 @@ def lines(transcript: Transcript) -> Iterator[str]:
 
 
 def _costs(scores: ArcScores) -> str:
-    return "%.7g,%.7g," % (0.0 - scores.lm, 0.0 - scores.acoustic)
+    return "%s,%s," % (number(-scores.lm), number(-scores.acoustic))

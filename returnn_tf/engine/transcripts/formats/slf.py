@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from returnn_tf.engine.transcripts.formats.base import column, register_format
-from returnn_tf.engine.transcripts.lattice import Arc, lattice_of
+from returnn_tf.engine.transcripts.lattice import Arc, lattice_of, number
 from returnn_tf.engine.transcripts.transcript import Transcript
 
 
@@ -29,13 +29,7 @@ def lines(transcript: Transcript) -> Iterator[str]:
     last = transcript.duration if transcript.duration is not None else max(known)
     for node, time in enumerate([*lattice.times, last if len(known) == end else None]):
         yield "I=%d%s\n" % (node, "" if time is None else " t=%.3f" % time)
-    for number, arc in enumerate(arcs):
+    for link, arc in enumerate(arcs):
+        scores = number(arc.scores.acoustic), number(arc.scores.lm)
         word = column(arc.word, transcript, "word")
-        yield "J=%d S=%d E=%d W=%s a=%.7g l=%.7g\n" % (
-            number,
-            arc.start,
-            arc.end,
-            word,
-            arc.scores.acoustic,
-            arc.scores.lm,
-        )
+        yield "J=%d S=%d E=%d W=%s a=%s l=%s\n" % (link, arc.start, arc.end, word, *scores)
