@@ -25,22 +25,21 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "mod
 import ours
 from model_rows import ROWS, Model, small
 
-from returnn_tf.compiler import packed_layers
+from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.util.lazy_tf import tf
 
 
-def make_step(model: Model, skips: bool) -> Callable[[], Any]:
-    """A training step; traced at its first call, which is made here."""
+def make_step(model: Model, skip_padding: Optional[bool]) -> Callable[[], Any]:
+    """A training step with this setting; traced at its first call, which is made here."""
     step = ours.make_steps(model)["step"]
-    found = packed_layers.pack_ops() if skips else None
-    with mock.patch.object(packed_layers, "pack_ops", return_value=found):
+    with mock.patch.object(NetworkSettings, "skip_padding", skip_padding):
         step()
     return step
 
 
-def compare(model: Model, rounds: int) -> list[str]:
+def compare(model: Model, rounds: int, always: bool) -> list[str]:
     """A line of the table."""
-    sides = [make_step(model, skips) for skips in (True, False)]
+    sides = [make_step(model, setting) for setting in (True if always else None, False)]
     losses = [side() for side in sides]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
     times = in_turn(*sides, rounds, cpu=True)
@@ -59,6 +58,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--shortest", default="0.2,0.85,1")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--always", action="store_true", help="skip_padding = True, also where there is little of it")
     parser.add_argument("--small", action="store_true", help="a few units: whether everything runs")
     args = parser.parse_args(arguments)
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
@@ -66,7 +66,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     for shortest in args.shortest.split(","):
         model = replace(ROWS[args.row], shortest=float(shortest))
         model = small(model) if args.small else replace(model, batch=max(1, model.batch // args.part))
-        lines.append([args.row, *compare(model, args.rounds)])
+        lines.append([args.row, *compare(model, args.rounds, args.always)])
     print(table(["row", "padding", "CPU ms", "all frames", "ratio"], lines))
 
 

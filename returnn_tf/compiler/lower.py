@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.compiler.packed_layers import packed_layers
 from returnn_tf.compiler.planning.plan import Plan, loss_deps
 from returnn_tf.config import Config
+from returnn_tf.config.errors import DimError
 from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.graph.carried_state import CarriedState
@@ -21,6 +22,7 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import FramePackings, Lowering, LoweringOptions, ParamValues
 from returnn_tf.ops.frames.shape import size_of, transpose
+from returnn_tf.ops.frames.skipped_padding import LEAST_SHARE
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -103,6 +105,7 @@ def lower(
     print_outputs: bool = False,
     carried: CarriedState,
     second_derivatives: bool = False,
+    skip_padding: Optional[bool] = None,
 ) -> Lowered:
     """Emit the ops of some layers and of the losses.
 
@@ -114,6 +117,8 @@ def lower(
     :param print_outputs: whether every output is printed when it is computed
     :param carried: holds the states that layers carry from run to run
     :param second_derivatives: whether gradients of the gradient will be computed, see `needs_second_derivatives`
+    :param skip_padding: whether layers skip padding in training; None: where it pays
+    :raises ConfigError: they are to, but none can
     """
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)
@@ -121,8 +126,12 @@ def lower(
     readers.update(dep for loss in owners for dep in loss_deps(loss))
     differentiated = frozenset(x for node in plan.all_nodes() for x in node.layer.differentiates_by())
     packed_nodes, pack_ops = frozenset[Node](), None
-    if train and not (check_numerics or print_outputs or second_derivatives):
-        packed_nodes, pack_ops = packed_layers(needed, owners, differentiated, plan.semantics.product_dtype)
+    all_frames = check_numerics or print_outputs or second_derivatives
+    if train and skip_padding is not False and not all_frames:
+        types = plan.semantics.product_dtype
+        packed_nodes, pack_ops = packed_layers(needed, owners, differentiated, types, always=bool(skip_padding))
+    if train and skip_padding and not packed_nodes:
+        raise _no_packed_layers(bool(all_frames), plan.semantics.product_dtype)
     lowering = Lowering(
         LoweringOptions(
             train,
@@ -140,7 +149,7 @@ def lower(
         ParamValues(dict(variables)),
         step=step,
         carried=carried,
-        packing=FramePackings(packed_nodes, pack_ops),
+        packing=FramePackings(packed_nodes, pack_ops, 0.0 if skip_padding else LEAST_SHARE),
     )
     for key, node in plan.extern.items():
         if node in needed:
@@ -162,6 +171,19 @@ def lower(
                     result.constraints += constraint
                     result.has_constraints = True
     return result
+
+
+def _no_packed_layers(all_frames: bool, product_dtype: Optional[str]) -> DimError:
+    if all_frames:
+        why = "with checks or prints of all outputs, or maximize_grad_norm, layers compute all frames"
+    elif product_dtype is not None:
+        why = "with mixed_precision = %r, layers compute all frames" % product_dtype
+    else:
+        why = (
+            "none works frame by frame on float32 [batch, time, features] without others after it that see padding, "
+            "or this needs a native op that can't be used here (returnn-tf doctor)"
+        )
+    return DimError("skip_padding = True, but no layer can skip padding: %s. Set it to None." % why)
 
 
 def _constraints(

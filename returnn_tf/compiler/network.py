@@ -225,6 +225,7 @@ class Network:
                 print_outputs=NetworkSettings(self.config).debug_print_layer_output,
                 carried=self.kept if carried is None else carried,
                 second_derivatives=needs_second_derivatives(self.config),
+                skip_padding=NetworkSettings(self.config).skip_padding,
             )
 
     def feed_function(

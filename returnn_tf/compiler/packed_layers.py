@@ -21,6 +21,8 @@ def packed_layers(
     owners: Mapping[LossNode, Node],
     differentiated: Collection[Node],
     product_dtype: Optional[str],
+    *,
+    always: bool = False,
 ) -> tuple[frozenset[Node], Any]:
     """Return the layers of a training step that are computed for packed frames, and the ops for that.
 
@@ -28,6 +30,7 @@ def packed_layers(
     :param owners: layer by loss
     :param differentiated: the layers by whose values other layers may take derivatives
     :param product_dtype: see `Semantics`
+    :param always: whether to pack where it does not pay, too
     """
     nodes = [node for node in needed if node.planned]
     if product_dtype is not None or any(node.layer.has_meta_loss for node in nodes):
@@ -38,7 +41,7 @@ def packed_layers(
             readers.setdefault(dep, []).append(node)
     exposed = _exposed(readers, owners)
     packed = {node for node in nodes if node not in exposed and node not in differentiated and _fits(node)}
-    kept = [chain for chain in _chains(packed) if _pays(chain, readers, owners)]
+    kept = [chain for chain in _chains(packed) if always or _pays(chain, readers, owners)]
     ops = pack_ops() if kept else None
     return (frozenset() if ops is None else frozenset(node for chain in kept for node in chain)), ops
 

@@ -15,7 +15,7 @@ from returnn_tf.graph.carried_state import CarriedState, NoCarriedState
 from returnn_tf.graph.dim_lengths import DimLengths
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.semantics import Semantics
-from returnn_tf.ops.frames.skipped_padding import FramePacking
+from returnn_tf.ops.frames.skipped_padding import LEAST_SHARE, FramePacking
 from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
@@ -122,12 +122,14 @@ class FramePackings:
 
     :param nodes: these layers
     :param ops: the native ops for that
+    :param least_share: of padding in a batch, with which its frames are packed
     :param by_dim: the packing of each time dim
     :param frames: the packed values of these layers and of their sources
     """
 
     nodes: frozenset[Node] = frozenset()
     ops: Any = None
+    least_share: float = LEAST_SHARE
     by_dim: dict[Dim, FramePacking] = dataclasses.field(default_factory=dict)
     frames: dict[Node, Any] = dataclasses.field(default_factory=dict)
 
@@ -143,7 +145,7 @@ class FramePackings:
         if dim not in self.by_dim:
             lens, batch = dims.get_lens(dim), dims.get_size(node.output.dims[0])
             lens = tf.broadcast_to(lens, [batch])
-            self.by_dim[dim] = FramePacking(self.ops, lens, tf.convert_to_tensor(dims.get_size(dim)))
+            self.by_dim[dim] = FramePacking(self.ops, lens, tf.convert_to_tensor(dims.get_size(dim)), self.least_share)
         return self.by_dim[dim]
 
     def value(self, node: Node, packing: FramePacking, values: NodeValues) -> Any:

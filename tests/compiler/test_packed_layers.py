@@ -205,3 +205,42 @@ def test_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains whose copies would take longer than what they save."""
     monkeypatch.undo()
     assert not packed(feed_forward(6))
+
+
+def test_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """True: also those for which it does not pay; False: none."""
+    monkeypatch.undo()
+    assert packed(feed_forward(6), skip_padding=True) == {"a", "b", "c", "output"}
+    assert not packed(feed_forward(6), train=False, skip_padding=True)
+    assert not packed(feed_forward(256), skip_padding=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lengths", [LENGTHS, np.array([9, 9, 9, 8], "int32"), np.array([9] * 4, "int32")])
+def test_steps_with_little_padding(lengths: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the setting, these are packed, too, and give the same."""
+    monkeypatch.setitem(FEED, "data/size0", lengths)
+    monkeypatch.setitem(FEED, "classes/size0", lengths)
+    here, types = train(feed_forward(6), skip_padding=True, steps=2)
+    plain, plain_types = train(feed_forward(6), skip_padding=False, steps=2)
+    assert "RtfPack" in types and "RtfPack" not in plain_types
+    for name, value in plain.items():
+        np.testing.assert_allclose(here[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+REFUSED: dict[str, tuple[Net, dict[str, Any], str]] = {
+    "nothing": (
+        {"output": {**CONV, "from": "data", "n_out": 7, "activation": "softmax", "loss": "ce"}},
+        {},
+        "none works frame by frame",
+    ),
+    "bfloat16": (feed_forward(6), {"mixed_precision": "bfloat16"}, "with mixed_precision = 'bfloat16'"),
+    "checks": (feed_forward(6), {"debug_add_check_numerics_ops": True}, "with checks or prints of all outputs"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_setting_without_effect_is_an_error(case: str) -> None:
+    net, settings, words = REFUSED[case]
+    with pytest.raises(returnn_tf.ConfigError, match="skip_padding = True, but no layer can skip padding: " + words):
+        packed(net, skip_padding=True, **settings)

@@ -46,6 +46,11 @@ class NetworkSettings(SettingGroup):
         help="'int8', or {'dtype': 'int8', 'exclude': [layers or patterns]}: matrices are stored as int8, and what is "
         "multiplied with them is rounded to int8; not in training",
     )
+    skip_padding: Optional[bool] = setting(
+        None,
+        help="whether layers that work frame by frame get the frames of all sequences in one row in training, without "
+        "padding. None: on CPUs, where that pays; True: all that can, at least one; False: none",
+    )
     jit_compile: bool = setting(
         False, help="whether XLA compiles the steps of training and evaluation, once per shape of a batch"
     )

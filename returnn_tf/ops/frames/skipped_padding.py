@@ -8,7 +8,7 @@ from typing import Any
 from returnn_tf.native.fused.pack import native_pack, native_unpack, packed_rows
 
 #: With less padding, copying the frames takes longer than computing all of them.
-LEAST_SHARE = 0.1
+LEAST_SHARE = 0.04
 
 
 class FramePacking:
@@ -17,24 +17,25 @@ class FramePacking:
     :param ops: those of `returnn_tf.native.fused.pack`
     :param lengths: int32 [batch]
     :param frames: int32 scalar, size of the padded axis
+    :param least_share: of padding, with less of which nothing is packed
     """
 
-    def __init__(self, ops: Any, lengths: Any, frames: Any) -> None:
-        self._ops, self._lengths, self._frames = ops, lengths, frames
+    def __init__(self, ops: Any, lengths: Any, frames: Any, least_share: float = LEAST_SHARE) -> None:
+        self._ops, self._lengths, self._frames, self._least_share = ops, lengths, frames, least_share
 
     def pack(self, x: Any) -> Any:
         """Return the frames of [batch, frames, width] as [1, packed frames, width]."""
-        y = native_pack(self._ops, x, self._lengths, LEAST_SHARE)
+        y = native_pack(self._ops, x, self._lengths, self._least_share)
         y.set_shape([1, None, x.shape[-1]])
         return y
 
     def unpack(self, y: Any) -> Any:
         """Return the inverse of `pack`; the padding is 0 if it was left out."""
-        x = native_unpack(self._ops, y, self._lengths, self._frames, LEAST_SHARE)
+        x = native_unpack(self._ops, y, self._lengths, self._frames, self._least_share)
         x.set_shape([None, None, y.shape[-1]])
         return x
 
     @cached_property
     def rows(self) -> Any:
         """Return the indices of the packed frames among those of the batch, int64 [packed frames]."""
-        return packed_rows(self._ops, self._lengths, self._frames, LEAST_SHARE)
+        return packed_rows(self._ops, self._lengths, self._frames, self._least_share)
