@@ -141,8 +141,6 @@ class Layer(Sealable):
     activation = cast(Activation, None)
     #: The values to load into the parameters below this layer, see `returnn_tf.engine.checkpoints.preload`.
     load_on_init = cast(Any, None)
-    #: Whether it chooses one hypothesis of each sequence, and knows the score (`returnn_tf.layers.search.decide`).
-    decides = cast(bool, False)
     #: For each source: None, or what follows its name in the tuple that ``from`` has in place of a name.
     source_options = cast(Sequence[Any], ())
     #: This layer in the plan; set by the node.
@@ -299,6 +297,14 @@ class Layer(Sealable):
     def target_names(self) -> list[str]:
         """Return the option ``target`` as a list of names; a choice with several sources has several."""
         return [self.target] if isinstance(self.target, str) else list(self.target or ())
+
+    @property
+    def decides(self) -> bool:
+        """Return whether it chooses one hypothesis of each sequence, and knows the score.
+
+        See `returnn_tf.layers.search.decide`.
+        """
+        return False
 
     def network_inputs(self, ctx: Any) -> dict[str, Node]:
         """Return the inputs of the network in the option `inner_network`, by data key.
