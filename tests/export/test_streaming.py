@@ -161,6 +161,11 @@ STREAMS = {
         FEATURES,
         {"state_total_sum", "state_output_position"},
     ),
+    "best path of CTC": (
+        {"l": rec("lstm"), "p": {**SOFTMAX, "from": "l"}, "output": {"class": "ctc_greedy", "from": "p"}},
+        FEATURES,
+        {"state_l_c", "state_l_h", "state_output_prev"},
+    ),
     "attention to what is kept": (
         {"output": {**ATTENTION, "from": "data", "initial_state": "keep_over_epoch_no_init"}},
         FEATURES,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.block_end import frame_before
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -28,10 +29,12 @@ class CtcGreedyPlan(LayerPlan):
     """The plan of `CtcGreedyLayer`.
 
     :param blank: the class of the blank, from 0
+    :param frames: of one class for each frame, [batch, time]
     :param time: the labels of the best path
     """
 
     blank: int
+    frames: Data
     time: Dim
 
 
@@ -42,6 +45,7 @@ class CtcGreedyLayer(Planned[CtcGreedyPlan]):
     Blanks are left out. A label has the number of its class. In task search it has a score: the log probability of the
     best path, ``sum over t of max_k log p(k | t)``. With ``target`` the labels are those of the target, so that a loss
     ``edit_distance`` counts the errors.
+    In an export with state, a label that goes on in the next block of frames is in the first one only.
     Output: [batch, labels], sparse. Parameters: none. Lengths: the numbers of labels.
 
     Example::
@@ -67,8 +71,9 @@ class CtcGreedyLayer(Planned[CtcGreedyPlan]):
             raise ctx.error("blank_index %d: there are only %d classes." % (self.blank_index, classes))
         blank, time = self.blank_index % classes, ctx.new_spatial(None, "ctc")
         labels = self._labels(ctx, classes, blank)
-        output = Data((data.dims[data.batch_axis], time), "int32", time_axis=1, sparse_dim=labels)
-        return CtcGreedyPlan(output, blank, time)
+        batch, frames = data.dims[data.batch_axis], data.dims[data.time_axis or 0]
+        output = Data((batch, time), "int32", time_axis=1, sparse_dim=labels)
+        return CtcGreedyPlan(output, blank, Data((batch, frames), "int32", time_axis=1), time)
 
     def _labels(self, ctx: PlanContext, classes: int, blank: int) -> Dim:
         """Return the dim of the labels: that of the target, else all classes, without a blank behind them."""
@@ -99,8 +104,12 @@ class CtcGreedyLayer(Planned[CtcGreedyPlan]):
         assert batch is not None and time is not None and feature is not None
         x = transpose(ctx.source(), [batch, time, feature])
         best = tf.argmax(x, axis=2, output_type=tf.int32)
-        before = tf.pad(best, [[0, 0], [1, 0]], constant_values=self.plan.blank)[:, :-1]
-        begins = tf.logical_and(tf.not_equal(best, self.plan.blank), tf.not_equal(best, before))
+        numbers = best + 1  # 0 is none: that before the first frame
+        before = tf.zeros(tf.shape(best)[:1], tf.int32)
+        if self.plan.frames.dims[1].is_dynamic():
+            before = frame_before(ctx, self.plan.frames, 1, before, numbers)
+        before = tf.concat([before[:, None], numbers], axis=1)[:, :-1]
+        begins = tf.logical_and(tf.not_equal(best, self.plan.blank), tf.not_equal(numbers, before))
         valid = ctx.seq_mask_by_batch(data, time) if data.dims[time].is_dynamic() else None
         if valid is not None:
             begins = tf.logical_and(begins, valid)
