@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.settings.network import NetworkSettings
-from returnn_tf.datasets.config import DatasetOfConfig
 from returnn_tf.engine.data.label_names import LabelNames
 from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.transcripts.edit_distance import Errors, align
+from returnn_tf.export.dataset_inputs import dataset_inputs
 from returnn_tf.export.exporters import Exporter
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.tensor_info import VALUE, graph_name
@@ -23,7 +23,6 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.logging.log import log
 
 Arrays = Mapping[str, NDArray[Any]]
-_SEQS_OF_BATCH, _FRAMES_OF_BATCH = 100, 50_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,63 +51,22 @@ class ErrorCheck:
             raise ExportError("export --check: an export of blocks or steps has no error rate. Omit --check.")
         scored = _scored_outputs(original)
         pairs = {each: (Errors(), Errors()) for each in scored}
-        for feed, references in self._batches(exporter, exported, scored):
+        batches = dataset_inputs(
+            exported,
+            self.dataset,
+            where="--check",
+            count=self.sequences,
+            batch=exporter.fixed_batch,
+            frames=exporter.fixed_frames,
+            references=[each.key for each in scored],
+        )
+        for feed, references in batches:
             outputs = original.expected(feed), exporter.run(folder, feed)
             for each, counts in pairs.items():
                 for values, errors in zip(outputs, counts):
                     each.count(values, references[each.key], errors)
         for each, (before, after) in pairs.items():
             self._compare(each, before, after)
-
-    def _batches(
-        self, exporter: Exporter, model: InferenceModel, scored: Sequence[_Scored]
-    ) -> Iterator[tuple[Arrays, dict[str, list[NDArray[Any]]]]]:
-        """Yield inputs by name, and references by data key."""
-        dataset = DatasetOfConfig(model.net.config, self.dataset)()
-        references = [each.key for each in scored]
-        lacking = [key for key in [*model.keys, *references] if key not in dataset.data_keys]
-        if lacking:
-            raise ExportError("export --check: the dataset %r has no data key %r." % (self.dataset, lacking[0]))
-        fixed = exporter.fixed_batch
-        batches = dataset.batches(
-            1,
-            used_data_keys=list(dict.fromkeys([*model.keys, *references])),
-            chunking=None,
-            context_window=None,
-            batch_size=_FRAMES_OF_BATCH,
-            max_seqs=fixed or _SEQS_OF_BATCH,
-            max_seq_length={},
-        )
-        left = self.sequences
-        for batch in batches:
-            count = min(left, batch.num_seqs)
-            rows = np.arange(count)
-            padded = rows if fixed is None else np.minimum(np.arange(fixed), count - 1)
-            feed = {
-                name: batch.feed[key][padded] if info.axes[:1] == ("B",) else batch.feed[key]
-                for name, info in model.input_infos.items()
-                for key in [model.feed_keys[name]]
-            }
-            feed = {name: value.astype(model.input_infos[name].dtype) for name, value in feed.items()}
-            if exporter.fixed_frames is not None:
-                feed = {name: self._padded(model, name, value, exporter.fixed_frames) for name, value in feed.items()}
-            yield (
-                feed,
-                {key: [batch.feed[key][row][: batch.feed[key + "/size0"][row]] for row in rows] for key in references},
-            )
-            left -= count
-            if not left:
-                return
-
-    def _padded(self, model: InferenceModel, name: str, value: NDArray[Any], frames: int) -> NDArray[Any]:
-        lengths = model.input_infos[name].lengths
-        pads = [(0, frames - size if axis in lengths else 0) for axis, size in enumerate(value.shape)]
-        if min(after for _, after in pads) < 0:
-            raise ExportError(
-                "export --check: %r has a sequence of more than %d frames in %r. Export more by --frames."
-                % (self.dataset, frames, name)
-            )
-        return np.pad(value, pads)
 
     def _compare(self, scored: _Scored, before: Errors, after: Errors) -> None:
         if not before.reference:

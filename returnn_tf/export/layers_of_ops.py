@@ -41,7 +41,7 @@ def layer_of_op(plan: Plan, name: str) -> Optional[Node]:
 
 
 def _scopes(plan: Plan) -> dict[str, Node]:
-    nodes = [node for node in plan.by_path().values() if node.layer.class_name in LAYERS]  # not what loops add
+    nodes = [node for node in plan.layers.values() if node.layer.class_name in LAYERS]  # not what loops add
     return {op_scope(node.path): node for node in nodes}
 
 

@@ -137,3 +137,27 @@ def test_wrong_share(tmp_path: Path, value: str) -> None:
     (tmp_path / "my.config").write_text("network = {}\n")
     with pytest.raises(ConfigError, match="--max-loss: expected a number such as 0.02, not '%s'" % value):
         run([str(tmp_path / "my.config"), "--output", str(tmp_path / "out"), "--max-loss=" + value])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"frames": 12, "batch": 2}], ids=["any length", "fixed sizes"])
+def test_tflite_by_calibration(tmp_path, lines, options):
+    """The ranges of activations are those of the dataset; the errors are those of the network."""
+    tflite = {"to": "tflite", "quantize": "int8", "calibrate": "dev", "calibrate_seqs": 3, **options}
+    returnn_tf.export(_network(FRAMES), str(tmp_path / "int8"), check=ErrorCheck("dev"), **tflite)
+    returnn_tf.export(_network(FRAMES), str(tmp_path / "float"), to="tflite", **options)
+    small, large = (os.path.getsize(str(tmp_path / name / "model.tflite")) for name in ("int8", "float"))
+    assert len(lines) == 1 and large - small > 2.5 * LABELS * WIDTH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options, text", [
+    ({"quantize": "int8"}, "int8 needs calibrate"),
+    ({"quantize": "float16", "calibrate": "dev"}, "only int8 needs it"),
+    ({"quantize": "int8", "calibrate": "dve"}, "no dataset 'dve'. Did you mean 'dev'"),
+    ({"quantize": "int8", "calibrate": "dev", "frames": 5}, "a sequence of 6 frames, but the export takes 5"),
+])  # fmt: skip
+def test_mistakes_in_calibration(tmp_path, options, text):
+    with pytest.raises(ConfigError, match=text):
+        returnn_tf.export(_network(FRAMES), str(tmp_path / "out"), to="tflite", **options)
+    assert not os.listdir(tmp_path)

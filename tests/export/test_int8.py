@@ -111,3 +111,32 @@ def test_targets_without_our_ops(tmp_path, to):
 def test_exclude_alone(tmp_path):
     with pytest.raises(ConfigError, match="exclude has a meaning with quantize alone"):
         returnn_tf.export(_network(TAGGER), str(tmp_path / "out"), exclude=["output"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers, exclude, stored", [
+    (TAGGER, [], ["h", "output"]),
+    (TAGGER, ["out*"], ["h"]),
+    (STREAM, [], ["h/output", "output"]),  # in a loop
+    (DECODER, ["output/h"], ["enc", "output/embed", "output/prob"]),
+], ids=["layers", "exclude", "loop", "search"])  # fmt: skip
+def test_onnx(tmp_path, layers, exclude, stored):
+    """By onnxruntime: also matrices that are read within a loop."""
+    net, folder = _network(layers, search=layers is DECODER), str(tmp_path / "int8")
+    returnn_tf.export(net, folder, to="onnx", quantize="int8", exclude=exclude)
+    returnn_tf.export(net, str(tmp_path / "float"), to="onnx")
+    assert read_side_file(folder)["int8"] == stored and not [f for f in os.listdir(folder) if "tmp" in f]
+    params = [net.plan.by_path()[path].owned[0] for path in stored if "/" not in path]
+    saved = os.path.getsize(str(tmp_path / "float" / "model.onnx")) - os.path.getsize(folder + "/model.onnx")
+    assert saved > 2.5 * sum(spec.size for spec in params) + 2.5 * WIDTH**2 * sum("/" in path for path in stored)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options, text", [
+    ({"exclude": ["outptu"]}, "exclude has 'outptu', but no layer .* Did you mean 'output'"),
+    ({"exclude": ["h", "output"]}, "no large matrix"),
+])  # fmt: skip
+def test_onnx_mistakes(tmp_path, options, text):
+    with pytest.raises(ConfigError, match=text):
+        returnn_tf.export(_network(TAGGER), str(tmp_path / "out"), to="onnx", quantize="int8", **options)
+    assert not os.listdir(tmp_path)

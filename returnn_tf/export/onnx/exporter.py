@@ -16,6 +16,7 @@ from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.onnx.conversion import check_model, convert, name_axes, write_model
 from returnn_tf.export.onnx.names import axis_names, file_names
 from returnn_tf.export.onnx.packages import packages
+from returnn_tf.export.onnx.quantization import QUANTIZED_TOLERANCE, quantize_matrices
 from returnn_tf.export.onnx.session import Session
 from returnn_tf.export.onnx.stateful.model import StatefulModel
 from returnn_tf.export.side_file import read_side_file
@@ -50,6 +51,11 @@ class OnnxExporter(StreamingExporter):
         "search outside, as by RASR's stateful-onnx",
     )
 
+    quantize: Optional[str] = option(
+        None, help="store matrices as int8, by onnxruntime's dynamic quantization", choices=(None, "int8")
+    )
+    exclude: list[str] = option([], help="with quantize: layers or patterns that stay float32")
+
     @property
     def fixed_batch(self) -> Optional[int]:
         """Return the option ``batch``."""
@@ -65,12 +71,15 @@ class OnnxExporter(StreamingExporter):
 
         :raises ConfigError: an output does not exist, or the loop can't be computed step by step
         """
+        if self.exclude and self.quantize is None:
+            raise ExportError("export to onnx: exclude has a meaning with quantize alone. Add it.")
         if self.stateful is None:
             model = super().model(net)
             if self.int64:
                 model.widen_integers()
             return model
-        without = [name for name in ("outputs", "batch", "state", "int64", "metadata") if getattr(self, name)]
+        options = ("outputs", "batch", "state", "int64", "metadata", "quantize")
+        without = [name for name in options if getattr(self, name)]
         if without:
             raise ExportError("export to onnx: %s has no meaning with stateful. Remove one of them." % without[0])
         return StatefulModel(net, self.stateful)
@@ -101,6 +110,8 @@ class OnnxExporter(StreamingExporter):
             proto.metadata_props.add(key=str(key), value=str(value))
         check_model(proto, model.net.plan)
         write_model(proto, os.path.join(folder, FILE))
+        if self.quantize is not None:
+            self.facts["int8"] = quantize_matrices(os.path.join(folder, FILE), model.net.plan, self.exclude)
         self.facts.update(graph=FILE, opset=self.opset, batch=self.batch)
         self.input_tensors = {name: names[name] for name in model.input_infos}
         self.output_tensors = {name: names[name] for name in model.outputs}
@@ -115,8 +126,15 @@ class OnnxExporter(StreamingExporter):
         """
         if isinstance(model, StatefulModel):
             model.check(folder, rasr=self.rasr, most=self.tolerance)
+        elif self.quantize is not None and model.net.search:
+            for sample in self.samples(model):
+                self.run(folder, sample)  # its labels may be others, as the numbers of a random batch tell nothing
         else:
             super().check(model, folder)
+
+    def largest_difference(self) -> float:
+        """Return the tolerance: larger with int8."""
+        return self.tolerance if self.quantize is None else QUANTIZED_TOLERANCE
 
     def samples(self, model: InferenceModel) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield inputs of two sizes, as a converter may take a size of the first for a constant."""

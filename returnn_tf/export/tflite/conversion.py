@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from returnn_tf.config import DataError
 from returnn_tf.export.layer_table import choose_another
@@ -12,7 +13,9 @@ from returnn_tf.util.lazy_tf import tf
 from returnn_tf.util.quiet import stderr_to_log
 
 #: Values of the option ``quantize``.
-QUANTIZE = ("none", "float16", "dynamic_range")
+QUANTIZE = ("none", "float16", "dynamic_range", "int8")
+#: Inputs by name, by which the converter finds out the ranges of activations.
+Calibration = Sequence[Mapping[str, Any]]
 _LISTS = "TensorListReserve"
 TARGET = "tflite"
 Layers = Mapping[Node, list[str]]
@@ -34,21 +37,26 @@ class ConversionError(Exception):
         return _LISTS in self.ops
 
 
-def convert(saved_model: str, *, select_tf_ops: bool, quantize: str = "none") -> tuple[bytes, list[str]]:
+def convert(
+    saved_model: str, *, select_tf_ops: bool, quantize: str = "none", calibration: Calibration = ()
+) -> tuple[bytes, list[str]]:
     """Convert the signature of a SavedModel.
 
     :param select_tf_ops: allow ops that only TensorFlow has; as few as possible are used
     :param quantize: one of `QUANTIZE`
+    :param calibration: for int8
     :return: the content of the file, and the types of TensorFlow's ops in it
     :raises ConversionError: with the ops that are missing
     """
     if not select_tf_ops:
-        return _convert(saved_model, quantize), []
+        return _convert(saved_model, quantize, calibration), []
     user_ops: list[str] = []
     lower_lists = True
     while True:
         try:
-            content = _convert(saved_model, quantize, tf_ops=True, user_ops=user_ops, lower_lists=lower_lists)
+            content = _convert(
+                saved_model, quantize, calibration, tf_ops=True, user_ops=user_ops, lower_lists=lower_lists
+            )
             return content, flex_ops(content)
         except ConversionError as exc:
             new = [op for op in exc.ops if op not in user_ops and op != _LISTS and not op.endswith("PyFuncStateless")]
@@ -63,6 +71,7 @@ def convert(saved_model: str, *, select_tf_ops: bool, quantize: str = "none") ->
 def _convert(
     saved_model: str,
     quantize: str,
+    calibration: Calibration,
     *,
     tf_ops: bool = False,
     user_ops: Sequence[str] = (),
@@ -79,6 +88,8 @@ def _convert(
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
+    if quantize == "int8":
+        converter.representative_dataset = lambda: map(dict, calibration)
     try:
         with stderr_to_log():
             return bytes(converter.convert())

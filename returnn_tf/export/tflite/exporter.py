@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import DataError, ExportDataError, ExportError
 from returnn_tf.config.options import at_least, option
+from returnn_tf.export.dataset_inputs import dataset_inputs
 from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
@@ -27,7 +29,7 @@ from returnn_tf.util.quiet import stderr_to_log
 
 FILE = "model.tflite"
 #: Largest difference with quantised weights, relative to the largest value of an output (at least 1).
-_QUANTIZED_TOLERANCE = {"float16": 1e-2, "dynamic_range": 1e-1}
+_QUANTIZED_TOLERANCE = {"float16": 1e-2, "dynamic_range": 1e-1, "int8": 1e-1}
 
 
 @register_exporter("tflite")
@@ -49,6 +51,25 @@ class TFLiteExporter(StreamingExporter):
         False, help="allow ops that TFLite lacks and TensorFlow has: programs then have to link TFLite's Flex delegate"
     )
     quantize: str = option("none", help="how weights are stored; computation is less exact then", choices=QUANTIZE)
+
+    calibrate: str = option("", help="with quantize int8: the dataset whose sequences tell the ranges of activations")
+    calibrate_seqs: int = option(100, help="number of sequences for calibrate", check=at_least(1))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._calibration: list[dict[str, NDArray[Any]]] = []
+
+    def model(self, net: Network) -> InferenceModel:
+        """Return the model.
+
+        :raises ConfigError: int8 without a dataset, a dataset without int8
+        """
+        if bool(self.calibrate) != (self.quantize == "int8"):
+            raise ExportError(
+                "export to tflite: quantize int8 needs calibrate, a dataset of the config such as 'train', and only "
+                "int8 needs it. Give both or neither."
+            )
+        return super().model(net)
 
     @property
     def fixed_batch(self) -> Optional[int]:
@@ -75,10 +96,17 @@ class TFLiteExporter(StreamingExporter):
         graph_def = graph.graph.as_graph_def()
         check_ops(graph_def, self.class_name)
         check_assignments(model.net.plan, graph_def, self.class_name)
+        if self.calibrate:
+            self._calibration = list(self._calibration_inputs(model))
         try:
             with tempfile.TemporaryDirectory() as temp:
                 save(graph, temp)
-                content, tf_ops = convert(temp, select_tf_ops=self.select_tf_ops, quantize=self.quantize)
+                content, tf_ops = convert(
+                    temp,
+                    select_tf_ops=self.select_tf_ops,
+                    quantize=self.quantize,
+                    calibration=self._calibration,
+                )
         except ConversionError as exc:
             layers = layers_of_ops(model.net.plan, graph_def, exc.ops)
             raise ExportError(no_form(exc, layers, batch=self.batch, select_tf_ops=self.select_tf_ops)) from exc
@@ -91,6 +119,12 @@ class TFLiteExporter(StreamingExporter):
         self.facts["batch"], self.facts["frames"] = self.batch or None, self.frames
         self.facts["quantize"], self.facts["tolerance"] = self.quantize, self.largest_difference()
         self.facts["tf_ops"] = tf_ops
+
+    def _calibration_inputs(self, model: InferenceModel) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield inputs of the dataset for calibration."""
+        options: dict[str, Any] = {"batch": self.fixed_batch, "frames": self.fixed_frames, "where": "--calibrate"}
+        for feed, _ in dataset_inputs(model, self.calibrate, count=self.calibrate_seqs, most=1, **options):
+            yield feed
 
     def _try(self, model: InferenceModel, path: str, graph_def: Any) -> None:
         """Run the file once.
@@ -112,7 +146,10 @@ class TFLiteExporter(StreamingExporter):
         return run_model(os.path.join(folder, FILE), feed)
 
     def samples(self, model: InferenceModel) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield inputs of the sizes that the file has, with padding."""
+        """Yield inputs of the sizes that the file has, with padding; with int8 some of those for calibration."""
+        if self._calibration:
+            yield from self._calibration[:3]
+            return
         if not self.batch and not self.frames:
             yield from super().samples(model)
             return
