@@ -75,7 +75,8 @@ def search(config: Config) -> int:
             target_of = node.extern_key or (searcher.nodes[layers[0]].layer.target_names or [target])[0]
             names = labels_of(node.output, source.dataset, net.extern_data, target_of)
             transcriber = Transcriber(graph, names, seconds)
-        one_pass = SearchPass(searcher, source, labels, reports, transcriber)
+        check = None if output is None else output.check
+        one_pass = SearchPass(searcher, source, labels, reports, transcriber, check)
         with net.sinks:
             one_pass.run(epoch)
     finally:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from returnn_tf.config import Config, ConfigError
+from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings.declaration import option_of
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.search.output import formats
+from returnn_tf.engine.search.searcher import Searcher
 from tests.engine.test_transcriber import FRAMES, GREEDY, NAMES, feed
 from tests.run_tasks import run_task
 
@@ -92,6 +93,18 @@ def test_what_can_not_be_written(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run(search_output_file_format="ctm", **changes)
     assert not pathlib.Path("out").exists()
+
+
+@pytest.mark.slow
+def test_what_the_format_has_no_form_for_ends_the_search_at_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after the last one."""
+    searched = []
+    monkeypatch.setattr(Searcher, "run", lambda self, feed, run=Searcher.run: [searched.append(1), run(self, feed)][1])
+    vocab = {"class": "Vocabulary", "labels": ["th@@", "e", "|||"], "unknown_label": None}
+    extern_data = {**SETTINGS["extern_data"], "classes": {"dim": 3, "sparse": True, "vocab": vocab}}
+    with pytest.raises(DataError, match=r"Sequence 'seq-0': the text 'the \|\|\|' has '\|\|\|'"):
+        run(search_output_file_format="nbest", extern_data=extern_data, max_seqs=1)
+    assert len(searched) == 1 and not pathlib.Path("out").exists()
 
 
 def test_the_setting_names_all_formats() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gzip
 import io
 import os
@@ -71,6 +72,14 @@ class SearchOutput:
             self.of_transcripts = FORMATS[file_format]
             self.content = self.of_transcripts.content
         self._layers = list(layers)
+
+    def check(self, transcript: Transcript) -> None:
+        """Check that a transcript can be written, as soon as it is there: not after the search for all of them.
+
+        :raises DataError: its tag or a word can't be written in this format, or its times are not known
+        """
+        if self.of_transcripts is not None:
+            collections.deque(self.of_transcripts.lines(transcript), maxlen=0)
 
     def write(self, rows: Iterable[Found]) -> None:
         """Write the file, or each file of a folder, atomically; rows may have further layers.

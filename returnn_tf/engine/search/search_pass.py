@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class SearchPass:
     :param labels: for each layer of the searcher
     :param reports: updated with each batch; they need the losses of the searcher
     :param transcriber: whose function ``emit`` the searcher has; None without transcripts
+    :param check: called with each transcript
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class SearchPass:
         labels: Mapping[str, Labels],
         reports: Sequence[ErrorReport],
         transcriber: Optional[Transcriber] = None,
+        check: Optional[Callable[[Transcript], None]] = None,
     ) -> None:
         self._searcher = searcher
         self._source = source
         self._labels = labels
         self._reports = reports
         self._transcriber = transcriber
+        self._check = check
         self._world = source.world
         self._scores = Scores()
         self._not_ended: dict[str, int] = {}  # loop -> sequences
@@ -143,13 +146,16 @@ class SearchPass:
                 log.write(1, line)
 
     def _add(self, batch: Any, result: SearchResult) -> None:
-        transcripts: Sequence[Optional[Transcript]] = [None] * len(batch.seq_tags)
+        transcripts: Sequence[Transcript] = ()
         if self._transcriber is not None:
             transcripts = self._transcriber.transcripts(batch.seq_tags, result.further, batch.feed)
+            if self._check is not None:
+                for transcript in transcripts:
+                    self._check(transcript)
         for row, (index, tag) in enumerate(zip(batch.seq_indices, batch.seq_tags)):
             texts = {name: self._entry(name, found[row]) for name, found in result.hypotheses.items()}
             scores = {name: found[row][0].score for name, found in result.hypotheses.items()}
-            self._texts[index] = Found(tag, texts, scores, transcripts[row])
+            self._texts[index] = Found(tag, texts, scores, transcripts[row] if transcripts else None)
         for path, count in result.not_ended.items():
             self._not_ended[path] = self._not_ended.get(path, 0) + count
         if result.losses is not None:
