@@ -9,9 +9,10 @@ from typing import Any, Callable, ClassVar, Optional
 import numpy as np
 import pytest
 
+from returnn_tf.cli.main import main
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import check_settings
-from returnn_tf.datasets import Dataset
+from returnn_tf.datasets import Dataset, batch_options_from_config
 from returnn_tf.engine.data import batch_table
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support import device_memory
@@ -318,6 +319,25 @@ def test_other_tasks_have_the_batches_of_the_training(fake: type[FakeMemory], tm
     assert run_task(_config(tmp_path, task="eval", load_epoch=1)) == 0
     known = batch_table.known(_config(tmp_path, batch_size={"data": "auto", "classes": 7}))
     assert known.typed("batch_size") == {"classes": 7} and known.typed("max_seqs_by_length")[20] == 3
+
+
+CONFIG_FILE = """
+train = dev = {"class": "Task12AX", "num_seqs": 5}
+extern_data = {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}
+network = {"output": {"class": "softmax", "from": "data", "loss": "ce", "target": "classes"}}
+batch_size = "auto"
+"""
+
+
+def test_before_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The config is checked, and its memory estimated for one sequence; tools that make batches ask for a number."""
+    path = tmp_path / "my.config"
+    path.write_text(CONFIG_FILE)
+    assert main(["check", "--memory", str(path)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith("KB")]
+    assert rows and all(row[1] == "1" for row in rows if row[0].isdigit())
+    with pytest.raises(ConfigError, match="is found when the model is trained, and not known here. Give a number"):
+        batch_options_from_config(Config.from_file(str(path)), train=True)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
