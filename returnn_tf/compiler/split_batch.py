@@ -9,10 +9,12 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.tensor import Data
 
 
-def obstacle(plan: Plan) -> str:
-    """Return why two halves of a batch do not give the sums of a training step that the batch gives; "": they do.
+def obstacle(plan: Plan, *, search: bool = False) -> str:
+    """Return why two halves of a batch do not give the results and sums that the batch gives; "": they do.
 
     Code of the config, as of `eval`, is taken to compute each sequence by itself.
+
+    :param search: whether this is a search, whose hypotheses may depend on the sequences that are searched together
     """
     for node in plan.all_nodes():
         layer, of_layer = node.layer, "layer %r (class %r) " % (node.path, node.layer.class_name)
@@ -26,7 +28,7 @@ def obstacle(plan: Plan) -> str:
             return of_layer + "passes its values on once per step"
         if layer.has_meta_loss:
             return of_layer + "has a loss on gradients"
-        if layer.mixes_sequences():
+        if layer.mixes_sequences() and not (search and layer.chooses_labels):
             return of_layer + "computes over the sequences of the batch"
     for loss in plan.losses:
         if loss.loss.mixes_sequences:

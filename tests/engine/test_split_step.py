@@ -12,6 +12,7 @@ from returnn_tf.config import Config
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.forwarder import Forwarder
 from returnn_tf.engine.passes.step_trainer import StepTrainer
+from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 from tests.feeds import random_feed
@@ -245,3 +246,40 @@ def test_forwarding(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(result.lengths[0], whole.lengths[0])
     for row, length in enumerate(whole.lengths[0]):
         np.testing.assert_allclose(result.value[row, :length], whole.value[row, :length], rtol=1e-5)
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_search(independent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypotheses and losses of all sequences; a search may depend on the batches anyway."""
+    unit = {
+        "prob": {"class": "softmax", "from": ["base:mean", "prev:emb"], "target": "classes", "loss": "ce"},
+        "output": {
+            "class": "choice", "from": "prob", "target": "classes", "beam_size": 2, "initial_output": 0,
+            "independent_of_batch": independent,
+        },
+        "emb": {"class": "linear", "from": "output", "n_out": 3, "activation": None},
+        "end": {"class": "compare", "from": "output", "value": 0},
+    }  # fmt: skip
+    network = {
+        "checked": {**LIMITED, "from": "data"},
+        "mean": {"class": "reduce", "mode": "mean", "axis": "T", "from": "checked"},
+        "output": {"class": "rec", "from": [], "unit": unit, "target": "classes", "max_seq_len": 4},
+        "best": {"class": "decide", "from": "output", "loss": "edit_distance", "target": "classes"},
+    }
+    extern_data = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
+    config = Config({"network": network, "extern_data": extern_data, "behavior_version": 21})
+    net = Network.from_config(config, search=True)
+    feed, searcher = random_feed(net.extern_data, batch=5), Searcher(net, ["output", "best"])
+    whole = searcher.run(feed)
+    lines = log_of(monkeypatch)
+    Memory.sequences = 3
+    result = searcher.run(feed)
+    assert lines[0].startswith("Search: out of memory with 5 sequences") and len(lines) == 1
+    assert result.not_ended.keys() == whole.not_ended.keys() and result.losses is not None and whole.losses is not None
+    assert result.losses.counts == whole.losses.counts
+    for name, sequences in whole.hypotheses.items():
+        assert [len(beam) for beam in result.hypotheses[name]] == [len(beam) for beam in sequences]
+    if independent:
+        assert result.losses.errors == pytest.approx(whole.losses.errors)
+        for beam, expected in zip(result.hypotheses["best"], whole.hypotheses["best"]):
+            np.testing.assert_array_equal(beam[0].labels, expected[0].labels)

@@ -26,7 +26,7 @@ def why_whole(net: Network, feed: Mapping[str, Any], *reasons: str) -> str:
     found = [*reasons, "" if num_sequences(net.extern_data, feed) > 1 else "it has one sequence"]
     if net.jit_compile:
         found.append("with jit_compile, each size of a batch is compiled")
-    return next((reason for reason in found if reason), "") or obstacle(net.plan)
+    return next((reason for reason in found if reason), "") or obstacle(net.plan, search=net.search)
 
 
 def announce(what: str, net: Network, feed: Mapping[str, Any], why: str) -> None:

@@ -12,6 +12,7 @@ from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config.errors import SearchError, did_you_mean
+from returnn_tf.engine.passes.split_step import added_results, announce, halves, why_whole
 from returnn_tf.engine.support.step_result import Packer, StepResult
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.decide import scores_of
@@ -76,11 +77,33 @@ class Searcher:
         return self._function.tensors(feed)
 
     def run(self, feed: Mapping[str, Any]) -> SearchResult:
-        """Search one batch.
+        """Search one batch, in two halves if it does not fit into memory.
 
         :param feed: feed key -> array or tensor, batch axis first
         """
-        found, given, packed, not_ended, sinks, further = self._function(feed)
+        tensors = self._function.tensors(feed)
+        try:
+            return self._run(tensors)
+        except tf.errors.ResourceExhaustedError:
+            why = why_whole(self.net, tensors, "" if self._further is None else "values of the whole batch are needed")
+            announce("Search", self.net, tensors, why)
+            if why:
+                raise
+            return self._joined(*[self._run(half) for half in halves(self.net, tensors)])
+
+    def _joined(self, one: SearchResult, other: SearchResult) -> SearchResult:
+        losses = None
+        if one.losses is not None and other.losses is not None:
+            losses = added_results(self.net, one.losses, other.losses)
+        return SearchResult(
+            {name: found + other.hypotheses[name] for name, found in one.hypotheses.items()},
+            losses,
+            {path: count + other.not_ended[path] for path, count in one.not_ended.items()},
+            {name: labels + other.references[name] for name, labels in one.references.items()},
+        )
+
+    def _run(self, tensors: Mapping[str, Any]) -> SearchResult:
+        found, given, packed, not_ended, sinks, further = self._function(tensors)
         hypotheses = {
             name: _split(labels.numpy(), lens.numpy(), None if scores is None else scores.numpy())
             for name, (labels, lens, scores) in found.items()
