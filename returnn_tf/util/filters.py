@@ -37,6 +37,12 @@ def periodic_hann(size: int) -> Floats:
     return result
 
 
+def povey_window(size: int) -> Floats:
+    """Return the window [size] of Kaldi: a symmetric Hann window to the power of 0.85."""
+    result: Floats = np.hanning(size) ** 0.85
+    return result
+
+
 def inverse_window(forward: Floats, shift: int) -> Floats:
     """Return the window by which overlapping frames give the signal back that was cut into frames by ``forward``.
 
@@ -95,6 +101,19 @@ def mel_filterbank(
     bounds = mel(np.array([fmin, sampling_rate / 2 if fmax is None else fmax]))
     edges = frequency_of_mel(np.linspace(bounds[0], bounds[1], num_filters + 2))
     return triangles(edges, fft_frequencies(sampling_rate, fft_size))
+
+
+def kaldi_filterbank(sampling_rate: float, fft_size: int, num_filters: int, *, fmin: float, fmax: float) -> Floats:
+    """Return filters that are triangles over the pitch in mel, not over the frequency as those of `mel_filterbank`.
+
+    :param sampling_rate: in Hz
+    :param fft_size: samples per Fourier transform
+    :param fmin: in Hz, where the first filter begins
+    :param fmax: in Hz, where the last filter ends
+    :return: [fft_size // 2 + 1 bins, num_filters]
+    """
+    low, high = mel(np.array([fmin, fmax]))
+    return triangles(np.linspace(low, high, num_filters + 2), mel(fft_frequencies(sampling_rate, fft_size)))
 
 
 def fft_frequencies(sampling_rate: float, fft_size: int) -> Floats:

@@ -217,6 +217,7 @@ def test_silence_is_finite() -> None:
         "log_mel_filterbank",
         "log_log_mel_filterbank",
         "db_mel_filterbank",
+        "kaldi_fbank",
         "linear_spectrogram",
         "raw",
     ):

@@ -9,12 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import FileError
-from returnn_tf.config.options import above, at_least, option
+from returnn_tf.config.options import above, at_least, between, option
 from returnn_tf.datasets.audio.packages import optional_package
-from returnn_tf.datasets.audio.spectra import Framing, cosine_transform, hann_in_frame, mel_spectrum, spectra
+from returnn_tf.datasets.audio.spectra import (
+    Framing,
+    MelFilters,
+    cosine_transform,
+    hann_in_frame,
+    kaldi_filters,
+    kaldi_window,
+    mel_spectrum,
+    spectra,
+)
 
 #: Energies are in decibels above the loudest of the sequence minus this.
 _RANGE_DB = 80.0
+#: The least energy of `KaldiFbank`: the distance of float32 between 1 and the next number.
+_KALDI_FLOOR = float(np.finfo(np.float32).eps)
 
 
 def decibels(power: NDArray[Any]) -> NDArray[Any]:
@@ -143,6 +154,59 @@ class DbMel(_Band):
 
 
 @dataclasses.dataclass
+class KaldiFbank(Kind):
+    """Natural logarithm of the energies in mel bands by the formula of Kaldi's ``compute-fbank-feats``, without dither.
+
+    The defaults are those of sherpa-onnx, whose samples are from -1 to 1 as well; those of Kaldi are 2**15 times as
+    large. Each frame loses its mean, and then, for each sample, a share of the one before.
+    """
+
+    default_filters = 80
+
+    fmin: float = option(20.0, check=at_least(0), help="in Hz, where the first band begins")
+    fmax: float = option(-400.0, help="in Hz, where the last one ends; 0 or less: above half the rate")
+    snip_edges: bool = option(
+        False, help="only complete frames; else one for each step, of mirrored audio at the edges"
+    )
+    preemphasis: float = option(0.97, check=between(0, 1), help="share of the previous sample that is subtracted")
+
+    def check_frames(self, frames: Framing, num_filters: int) -> None:
+        """Check that the bands lie below half the sample rate, and that each has a bin."""
+        super().check_frames(frames, num_filters)
+        self._filters(frames, num_filters)
+
+    def _filters(self, frames: Framing, num_filters: int) -> tuple[int, MelFilters]:
+        """Return the size of the Fourier transform, a power of 2, and the filters."""
+        half = frames.sample_rate / 2
+        fmax = self.fmax if self.fmax > 0 else half + self.fmax
+        if not self.fmin < fmax <= half:
+            raise FileError(
+                "feature_options: the bands from fmin=%s to fmax=%s Hz do not lie between 0 and half the sample "
+                "rate, %g Hz" % (self.fmin, self.fmax, half)
+            )
+        fft_size = 1 << (frames.size - 1).bit_length()
+        return fft_size, kaldi_filters(frames.sample_rate, fft_size, num_filters, self.fmin, fmax)
+
+    def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
+        """Compute logarithms."""
+        super().check_frames(frames, num_filters)
+        fft_size, filters = self._filters(frames, num_filters)
+        cut = frames.cut(audio, center=False) if self.snip_edges else frames.cut_mirrored(audio)
+        result = np.empty((len(cut), num_filters))
+        found = spectra(cut, kaldi_window(frames.size), fft_size=fft_size, prepare=self._prepared)
+        for start, spectrum in found:
+            filters.apply(spectrum, result[start : start + len(spectrum)])
+        np.maximum(result, _KALDI_FLOOR, out=result)
+        return np.log(result, out=result)
+
+    def _prepared(self, frames: NDArray[Any]) -> NDArray[Any]:
+        centred = frames - frames.mean(axis=1, keepdims=True)
+        before = np.concatenate([centred[:, :1], centred[:, :-1]], axis=1)
+        result: NDArray[Any] = centred - self.preemphasis * before
+        return result
+
+
+@dataclasses.dataclass
 class LinearSpectrogram(Kind):
     """Magnitudes of a Fourier transform of ``2 * num_feature_filters`` samples, without that of frequency 0."""
 
@@ -223,6 +287,7 @@ KINDS: dict[str, type[Kind]] = {
     "log_mel_filterbank": LogMel,
     "log_log_mel_filterbank": LogLogMel,
     "db_mel_filterbank": DbMel,
+    "kaldi_fbank": KaldiFbank,
     "linear_spectrogram": LinearSpectrogram,
     "raw": Raw,
     "f0": Pitch,

@@ -5,14 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.datasets.audio.packages import optional_package
-from returnn_tf.util.filters import orthonormal_dct, periodic_hann, slaney_filterbank
+from returnn_tf.util.filters import (
+    kaldi_filterbank,
+    orthonormal_dct,
+    periodic_hann,
+    povey_window,
+    slaney_filterbank,
+)
 
 #: Frames that are transformed at once: what they need stays in the caches of a core.
 _BLOCK = 256
@@ -64,10 +70,30 @@ class Framing:
             audio = padded
         if len(audio) < size:
             raise FileDataError(
-                "the audio has %d samples, fewer than a frame of %d. Leave it out, or set center in feature_options"
-                % (len(audio), size)
+                "the audio has %d samples, fewer than a frame of %d. Leave it out, or set in feature_options "
+                "center, or of kaldi_fbank snip_edges=False" % (len(audio), size)
             )
         return np.lib.stride_tricks.sliding_window_view(audio.astype(dtype, copy=False), size)[:: self.shift]
+
+    def cut_mirrored(self, audio: NDArray[Any]) -> NDArray[Any]:
+        """Return frames as a view [frames, size] whose middles are those of the steps, one for each step.
+
+        The audio is mirrored before its begin and behind its end; a step that is left is one from its half on.
+
+        :param audio: [time]
+        :raises DataError: shorter than half a step
+        """
+        self.check()
+        count = (len(audio) + self.shift // 2) // self.shift
+        if not count:
+            raise FileDataError(
+                "the audio has %d samples, fewer than half a step of %d. Leave it out" % (len(audio), self.shift)
+            )
+        before = max(0, self.size // 2 - self.shift // 2)
+        skipped = max(0, self.shift // 2 - self.size // 2)
+        after = max(0, (count - 1) * self.shift + skipped - before + self.size - len(audio))
+        mirrored = np.pad(audio, (before, after), mode="symmetric")[skipped:]
+        return np.lib.stride_tricks.sliding_window_view(mirrored, self.size)[:: self.shift][:count]
 
 
 @functools.lru_cache(maxsize=32)
@@ -77,18 +103,29 @@ def hann_in_frame(size: int, fft_size: int, dtype: str) -> NDArray[Any]:
     return np.pad(periodic_hann(size), (before, fft_size - size - before)).astype(dtype)
 
 
-def spectra(frames: NDArray[Any], window: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+def spectra(
+    frames: NDArray[Any],
+    window: NDArray[Any],
+    *,
+    fft_size: Optional[int] = None,
+    prepare: Optional[Callable[[NDArray[Any]], NDArray[Any]]] = None,
+) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield complex spectra of frames by blocks: (index of the first frame, [frames, bins]).
 
     They have single precision if the frames have.
 
     :param frames: [frames, size]
     :param window: [size]
+    :param fft_size: samples per Fourier transform, with zeros behind the frame; default: those of a frame
+    :param prepare: changes frames before the window is applied; must not write into what it gets
     """
     with optional_package("for features of audio"):
         import scipy.fft
     for start in range(0, len(frames), _BLOCK):
-        yield start, scipy.fft.rfft(frames[start : start + _BLOCK] * window, axis=-1, overwrite_x=True)
+        block = frames[start : start + _BLOCK]
+        if prepare is not None:
+            block = prepare(block)
+        yield start, scipy.fft.rfft(block * window, n=fft_size, axis=-1, overwrite_x=True)
 
 
 class MelFilters:
@@ -125,6 +162,28 @@ def mel_filters(
 ) -> MelFilters:
     """Return a mel filter bank for computation in a type."""
     return MelFilters(slaney_filterbank(sample_rate, fft_size, num_filters, fmin=fmin, fmax=fmax).astype(dtype))
+
+
+@functools.lru_cache(maxsize=32)
+def kaldi_filters(sample_rate: int, fft_size: int, num_filters: int, fmin: float, fmax: float) -> MelFilters:
+    """Return Kaldi's mel filter bank.
+
+    :raises ConfigError: a filter lies between two bins
+    """
+    filters = kaldi_filterbank(sample_rate, fft_size, num_filters, fmin=fmin, fmax=fmax)
+    empty = np.flatnonzero(~filters.any(axis=0))
+    if len(empty):
+        raise FileError(
+            "num_feature_filters=%d: filter %d lies between two bins of the Fourier transform of %d samples at %d Hz. "
+            "Set fewer filters, or a longer window_len" % (num_filters, empty[0], fft_size, sample_rate)
+        )
+    return MelFilters(filters)
+
+
+@functools.lru_cache(maxsize=32)
+def kaldi_window(size: int) -> NDArray[Any]:
+    """Return `povey_window`, cached."""
+    return povey_window(size)
 
 
 def mel_spectrum(
