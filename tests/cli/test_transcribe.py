@@ -415,6 +415,9 @@ def _files(*names: str) -> Sequence[str]:
         (["x.wav", "folder"], "'folder' is a folder. Name the files"),
         (["x.wav", "y.wav", "--srt"], "--format srt holds one transcript, but there are 2 files. --output FOLDER"),
         (["x.wav", "folder/x.wav", "--output", "texts"], "would be written to files of the same name"),
+        (["x.wav", ""], "the name of an audio file is empty"),
+        (["gone.txt"], "'gone.txt' does not exist"),
+        (["x.wav", "--output", "y.wav"], "--output 'y.wav' is a file, but must be a folder"),
         (["x.wav", "--layer", "scors"], "no layer 'scors'"),
         (["x.wav", "--layer", "scores"], "neither labels nor posteriors of CTC"),
         (["x.wav", "--data", "trian"], "there is no dataset 'trian'. Did you mean 'train'?"),
@@ -448,6 +451,7 @@ def test_models_that_are_none(run: Any, trained: pathlib.Path) -> None:
         ("exported", "is an exported model, which is for other programs"),
         ("net.onnx", "is an exported model"),
         ("elsewhere", "there is no such folder"),
+        ("x.wav", "is audio, but the model comes first"),
     ):
         code, _, err = run("x.wav", model=model)
         assert code == 2 and message in err

@@ -74,6 +74,8 @@ def run(args: list[str]) -> int:
             "transcribe: --format %s holds one transcript, but there are %d files. --output FOLDER writes one for each"
         )
         raise CommandError(message % (given.format, len(files)))
+    if given.output is not None and os.path.exists(given.output) and not os.path.isdir(given.output):
+        raise CommandError("transcribe: --output %r is a file, but must be a folder" % given.output)
     tags = _tags(files, given.output)
     paths = [os.path.abspath(path) for path in files]
     target = None if given.output is None else os.path.abspath(given.output)

@@ -19,11 +19,13 @@ def audio_files(names: Sequence[str]) -> list[str]:
 
     :param names: audio files; text files (.txt, .list, .lst) with a path in each line, from the working directory or,
         if it is not there, from the folder of the list; "-": paths on the standard input, one a line
-    :raises ConfigError: a folder is named
+    :raises ConfigError: a folder is named, or nothing
     :raises DataError: a list is missing, is no text, or names no file
     """
     found: list[str] = []
     for name in names:
+        if not name:
+            raise CommandError("transcribe: the name of an audio file is empty")
         if name == STDIN:
             found += _checked(_of_stdin(), "the standard input")
         elif name.lower().endswith(_LISTS):

@@ -22,6 +22,7 @@ from returnn_tf.export.side_file import NAME as SIDE_FILE
 BEST = "best"
 _SUFFIX = re.compile(r"\.(index|meta|manifest\.json|data-\d{5}-of-\d{5})$")
 _EPOCH = re.compile(r"(\.pretrain)?\.\d+(\.step\d+)?$")
+_AUDIO = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff")
 _EXPORTS = (".onnx", ".tflite", ".pb")
 _INSTEAD = "Name it: --config FILE"
 
@@ -49,7 +50,7 @@ def find_model(
     :raises ConfigError: there is no such model, its config is not there any more, or the path is that of an export
     :raises DataError: a file of the run is damaged; there is no best epoch
     """
-    _check_no_export(path)
+    _check_kind(path)
     overrides = [*overrides, "++task", "search"]
     own = os.path.realpath(_SUFFIX.sub("", path) + ".index")[: -len(".index")]
     is_checkpoint = checkpoint_exists(own) and bool(_EPOCH.search(own))
@@ -67,13 +68,15 @@ def find_model(
     return found
 
 
-def _check_no_export(path: str) -> None:
-    is_export = os.path.isfile(os.path.join(path, SIDE_FILE)) or path.lower().endswith(_EXPORTS)
-    if is_export:
+def _check_kind(path: str) -> None:
+    """Check that a path is not that of something else; ConfigError."""
+    if os.path.isfile(os.path.join(path, SIDE_FILE)) or path.lower().endswith(_EXPORTS):
         raise CommandError(
             "transcribe: %r is an exported model, which is for other programs (returnn-tf explain export). Name the "
             "folder of the run from which it was exported." % path
         )
+    if path.lower().endswith(_AUDIO):
+        raise CommandError("transcribe: %r is audio, but the model comes first: transcribe MODEL AUDIO ..." % path)
 
 
 def _choice(run: Run, checkpoint: Optional[str], epoch: Optional[str], config: Config) -> dict[str, Any]:
