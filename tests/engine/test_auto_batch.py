@@ -231,6 +231,7 @@ def _train(config: Config) -> list[list[int]]:
     return list(FakeMemory.batches)
 
 
+@pytest.mark.slow
 def test_a_training(fake: type[FakeMemory], tmp_path: Path) -> None:
     """Batches fit, nearly as well as they can; the table is kept, and used when the training is resumed."""
     batches = _train(_config(tmp_path))
@@ -246,6 +247,7 @@ def test_a_training(fake: type[FakeMemory], tmp_path: Path) -> None:
     assert fake.steps == tried and sum(map(len, again)) == len(LENGTHS)
 
 
+@pytest.mark.slow
 def test_resuming_is_exact(fake: type[FakeMemory], tmp_path: Path) -> None:
     """Also if more would fit now."""
     folders = [tmp_path / name for name in ("whole", "parts")]
@@ -262,6 +264,7 @@ def test_resuming_is_exact(fake: type[FakeMemory], tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_other_networks_and_settings(fake: type[FakeMemory], tmp_path: Path) -> None:
     """What was found for others is not used."""
     _train(_config(tmp_path, num_epochs=1))
@@ -311,6 +314,7 @@ def test_several_processes(fake: type[FakeMemory], tmp_path: Path) -> None:
     assert config.typed("batch_size") is None and config.typed("max_pad_share") == 0.5
 
 
+@pytest.mark.slow
 def test_other_tasks_have_the_batches_of_the_training(fake: type[FakeMemory], tmp_path: Path) -> None:
     config = _config(tmp_path, num_epochs=1)
     with pytest.raises(ConfigError, match="there is no .*net.batches.json, where a training keeps what it finds"):
