@@ -13,7 +13,14 @@ from returnn_tf.compiler.requested import with_outputs
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.searcher import Searcher
-from returnn_tf.engine.search.times import Times, frames_of_attention, frames_of_ctc, input_frames
+from returnn_tf.engine.search.times import (
+    Times,
+    TimesLayer,
+    frames_of_attention,
+    frames_of_ctc,
+    input_frames,
+    times_layer,
+)
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
 
@@ -157,6 +164,26 @@ def test_attention():
     (first,), graph = transcripts(ATTENTION, "decision", count=1)
     assert graph.times.kind is Times.ATTENTION and graph.times.path == "output/weights"
     assert timed(first.best.words) == [("the", 0.5, 2.6), ("cat", 3.5, 5.0)]
+
+
+@pytest.mark.slow
+def test_attention_to_the_steps_of_the_decoder_tells_no_times():
+    """A decoder with self-attention, which comes first and last in the loop, and one with nothing else."""
+    unit = ATTENTION["output"]["unit"]
+    history = {
+        "before": {"class": "cum_concat", "from": "prev:output_float"},
+        "output_float": {"class": "cast", "dtype": "float32", "from": "output", "initial_output": 0},
+        "self_weights": {"class": "softmax_over_spatial", "from": "before", "axis": "stag:rec-history"},
+    }
+    for place in (False, True):
+        order = {**history, **unit} if place else {**unit, **history}
+        network = {**ATTENTION, "output": {**ATTENTION["output"], "unit": order}}
+        config = Config(
+            {"network": network, "extern_data": {"data": {"dim": 4}, "classes": {"dim": 4, "sparse": True}}}
+        )
+        plan = plan_from_config(with_outputs(config, ["output/self_weights"]), search=True)
+        assert plan.layers["output/self_weights"].layer.gives_attention_weights
+        assert times_layer(plan, plan.by_path()["output"], None) == TimesLayer(Times.ATTENTION, "output/weights")
 
 
 @pytest.mark.slow

@@ -71,11 +71,19 @@ def times_layer(plan: Plan, node: Node, name: Optional[str]) -> Optional[TimesLa
     for loss in plan.losses:
         if isinstance(loss.loss, CtcLoss) and loss.target is not None and _same(node.output, loss.target.output):
             return _of_ctc(loss.owner.path, loss.loss)
-    if loop is not None:
-        for path, layer in plan.layers.items():
-            if layer.layer.gives_attention_weights and path.startswith(loop.path + "/"):
-                return TimesLayer(Times.ATTENTION, path)
-    return None
+    weights = [] if loop is None else _cross_attention(plan, loop)
+    return TimesLayer(Times.ATTENTION, weights[-1]) if weights else None
+
+
+def _cross_attention(plan: Plan, loop: LoopPlan) -> list[str]:
+    """Return the layers of a loop with attention weights over frames outside of it, not over its own steps."""
+    within = loop.path + "/"
+    outside = {dim for node in plan.nodes if not node.path.startswith(within) for dim in node.output.dims}
+    return [
+        path
+        for path, node in plan.layers.items()
+        if path.startswith(within) and node.layer.gives_attention_weights and node.output.dims[-1] in outside
+    ]
 
 
 def _named(plan: Plan, name: str, loop: Optional[LoopPlan]) -> TimesLayer:
