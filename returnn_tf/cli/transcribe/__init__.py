@@ -67,7 +67,7 @@ def run(args: list[str]) -> int:
     files = audio_files(given.audio)
     form = _format(given.format, many=len(files) > 1)
     if given.nbest > 1 and not form.has_all:
-        several = " and ".join("--format %s" % name for name, each in FORMATS.items() if each.has_all)
+        several = ", ".join("--format %s" % name for name, each in FORMATS.items() if each.has_all)
         raise CommandError("transcribe: --nbest %d: only %s have more than the best one" % (given.nbest, several))
     if form.of_one and len(files) > 1 and given.output is None:
         message = (

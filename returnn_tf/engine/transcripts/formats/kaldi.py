@@ -18,7 +18,7 @@ from returnn_tf.engine.transcripts.lattice import ArcScores, lattice_of, number
 from returnn_tf.engine.transcripts.transcript import Transcript
 
 
-@register_format("kaldi", "lattices in Kaldi's text form", ".lat.txt")
+@register_format("kaldi", "lattices in Kaldi's text form", ".lat.txt", has_all=True)
 def lines(transcript: Transcript) -> Iterator[str]:
     """Return the lines of a sequence, see above."""
     lattice = lattice_of(transcript)

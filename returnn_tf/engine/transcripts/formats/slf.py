@@ -14,7 +14,7 @@ from returnn_tf.engine.transcripts.lattice import Arc, lattice_of, number
 from returnn_tf.engine.transcripts.transcript import Transcript
 
 
-@register_format("slf", "lattices of HTK", ".slf", of_one=True)
+@register_format("slf", "lattices of HTK", ".slf", of_one=True, has_all=True)
 def lines(transcript: Transcript) -> Iterator[str]:
     """Return the lines of a sequence, see above."""
     lattice = lattice_of(transcript)
