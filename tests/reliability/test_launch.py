@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -57,6 +58,19 @@ def test_a_killed_rank_ends_the_other_one_and_launch(tmp_path: pathlib.Path) -> 
     assert "launch: rank 1 (process %d) was killed by SIGKILL; the others have 15 s to end" % pids[1] in text
     assert "rank 1 on %s (last: " % socket.gethostname() in text and "has ended or was killed" in text
     assert not os.path.exists("/proc/%d" % pids[0])
+
+
+@pytest.mark.long
+def test_all_are_gone_a_minute_after_one_was_stopped(tmp_path: pathlib.Path) -> None:
+    """With the default timeout; the stopped one, too."""
+    process = _waiting(tmp_path)
+    pids, started = _children(process), time.monotonic()
+    os.kill(pids[1], signal.SIGSTOP)
+    assert process.wait(ranks_runs.SECONDS) == 1, toy.text_of(tmp_path)
+    assert time.monotonic() - started < 60 and not any(os.path.exists("/proc/%d" % pid) for pid in pids)
+    text = toy.text_of(tmp_path)
+    assert "rank 1 on %s" % socket.gethostname() in text and "has been silent for" in text
+    assert "launch: rank 1: stopped by a signal, ended by force" in text
 
 
 def test_the_other_rank_starts_again_alone(tmp_path: pathlib.Path) -> None:
