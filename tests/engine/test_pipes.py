@@ -71,7 +71,7 @@ READERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "failed step": ("failure.json", lambda: reproducer.load(".")),
     "side file": ("model.json", lambda: read_side_file(".")),
     "segment of audio": ("a.wav", lambda: read_range("a.wav", 0.5, 1.0)),
-    "duration of audio": ("a.wav", lambda: duration("a.wav")),
+    "duration of audio": ("a.wav", lambda: duration("a.wav", name="a")),
 }
 
 
