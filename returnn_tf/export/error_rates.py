@@ -126,7 +126,7 @@ class _Scored:
         if self.node.output.beam is not None:
             scores = values[name + "_scores"]
             row = row * scores.shape[1] + int(np.argmax(scores[row]))
-        value = values[name][row]
+        value: NDArray[Any] = values[name][row]
         lengths = values.get(name + "_size0")
         if lengths is not None:
             value = value[: lengths[row] if lengths.ndim else lengths]

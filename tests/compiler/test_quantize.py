@@ -42,6 +42,11 @@ def _decoder(beam: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _negative(reuse_layer: Any, **_: Any) -> Any:
+    """Return the parameter of another layer, negated."""
+    return -reuse_layer.params["W"]
+
+
 DECODER = {
     "enc": {"class": "reduce", "mode": "mean", "axes": "T", "from": "data"},
     "output": {"class": "rec", "from": [], "target": "classes", "max_seq_len": 7, "unit": _decoder(3)},
@@ -70,6 +75,12 @@ NETWORKS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"h": {**LINEAR, "n_out": FEATURES, "from": "data"},
          "output": {**LINEAR, "n_out": FEATURES, "use_transposed_weights": True, "from": "h",
                     "reuse_params": {"map": {"W": {"reuse_layer": "h"}}}, "with_bias": False}}, set(),
+    ),
+    # code of a config expects a variable of floats
+    "function": (
+        {"h": {**LINEAR, "n_out": FEATURES},
+         "output": {**LINEAR, "n_out": FEATURES, "from": "h", "with_bias": False,
+                    "reuse_params": {"map": {"W": {"reuse_layer": "h", "custom": _negative}}}}}, set(),
     ),
     "small": ({"output": {**LINEAR, "n_out": 100}}, set()),
     "another class": ({"output": {"class": "rec", "unit": "lstm", "n_out": 80, "from": "data"}}, set()),

@@ -10,6 +10,7 @@ from returnn_tf.config.errors import SettingError, did_you_mean
 from returnn_tf.graph.int8_variable import Int8Spec
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.graph.params.reuse import CustomParam
 from returnn_tf.graph.quantization import Quantization
 from returnn_tf.ops.int8 import LONGEST
 
@@ -57,8 +58,13 @@ def _matrices(nodes: Iterable[Node]) -> dict[str, tuple[Int8Spec, list[Node]]]:
             if isinstance(provider, ParamSpec):
                 readers.setdefault(provider, []).append(node)
                 axes.setdefault(provider, set()).add(node.layer.channel_axes().get(name))
+            elif isinstance(provider, CustomParam):
+                for other in provider.used.values():  # a function of the config reads them as variables
+                    axes.setdefault(other, set()).add(None)
     found = {}
     for spec, (axis, *others) in axes.items():
-        if axis is not None and not others and spec.size >= LEAST_SIZE and spec.dtype == "float32":
+        if spec not in readers or axis is None or others:
+            continue
+        if spec.size >= LEAST_SIZE and spec.dtype == "float32":
             found[spec.name] = Int8Spec(spec, axis), readers[spec]
     return found
