@@ -20,16 +20,15 @@ from numpy.typing import NDArray
 from returnn_tf.engine.transcripts.edit_distance import align
 
 
-def posteriors(scores: Sequence[float], scale: float = 1.0) -> NDArray[np.float64]:
+def posteriors(scores: Sequence[float]) -> NDArray[np.float64]:
     """Return the probabilities of the hypotheses of a beam, [hypotheses].
 
     :param scores: log scores; if none is finite, all are equally likely
-    :param scale: factor of the scores; below 1 where models are too sure of themselves
     """
-    scaled = scale * np.asarray(scores, np.float64)
-    if not np.isfinite(scaled.max()):
-        return np.full(len(scaled), 1.0 / len(scaled))
-    weights = np.exp(scaled - scaled.max())
+    exact = np.asarray(scores, np.float64)
+    if not np.isfinite(exact.max()):
+        return np.full(len(exact), 1.0 / len(exact))
+    weights = np.exp(exact - exact.max())
     result: NDArray[np.float64] = weights / weights.sum()
     return result
 
