@@ -170,6 +170,7 @@ CONFIG_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({**FILES, "decode_layer": "data"}, "the index of|no loss or layer says which label is the blank"),
     ({**FILES, "decode_layer": "outptu"}, "outptu"),
     ({**FILES, "decode_blank": 9}, r"is 9, but layer 'output' has the labels 0 to 5"),
+    ({**FILES, "decode_blank": 5, "decode_topology": "hmm"}, "there is no blank with decode_topology = 'hmm'"),
     ({**FILES, "decode_separator": "sil"}, "decode_separator.* is no label of the model"),
     ({**FILES, "decode_hot_words": 5}, "must be a file, a list of words and phrases, or a dict"),
     ({**WORDS, "decode_hot_words": ["x y"]}, "Hot word 'x' .*: the lexicon lacks it"),

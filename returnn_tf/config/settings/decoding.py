@@ -26,7 +26,7 @@ class DecodingSettings(SettingGroup):
         choices=["ctc", "hmm"],
     )
     decode_blank: Optional[int] = setting(
-        None, help="index of the blank; by default as loss and layers say", check=at_least(0), unless="decode_topology"
+        None, help="index of the blank; by default as loss and layers say", check=at_least(0)
     )
     decode_lexicon: str = setting(
         "",

@@ -116,6 +116,11 @@ def _blank(settings: DecodingSettings, names: LabelNames, node: Node) -> Optiona
     dim = node.output.feature_dim
     assert dim is not None and dim.size is not None
     if settings.decode_topology == "hmm":
+        if settings.decode_blank is not None:
+            raise CtcError(
+                "%s: there is no blank with decode_topology = 'hmm'. Remove one of them."
+                % settings.describe_source("decode_blank")
+            )
         return None
     blank = names.blank(dim) if settings.decode_blank is None else settings.decode_blank
     if blank is None:
