@@ -6,21 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.audio import AudioFeatures
 
 
-def _features(audio: np.ndarray, rate: int, bands: int, options: dict[str, Any], **others: Any) -> np.ndarray:
+def _features(audio: NDArray[Any], rate: int, bands: int, options: dict[str, Any], **others: Any) -> NDArray[Any]:
     audio_options = {"features": "kaldi_fbank", "num_feature_filters": bands, "feature_options": options, **others}
     features = AudioFeatures.make({"peak_normalization": False, **audio_options}, owner="dataset 'train'")
     return features.extract(audio, rate, rng=np.random.RandomState(1), seq_name="a")
 
 
-def _sweep(samples: int) -> np.ndarray:
+def _sweep(samples: int) -> NDArray[Any]:
     time = np.arange(samples)
     slow, fast = np.sin(time * time * 2e-4) * np.cos(time * 0.002), np.sin(time * time * 0.37)
-    return (0.3 * slow + 0.05 * fast).astype("float32")
+    result: NDArray[Any] = (0.3 * slow + 0.05 * fast).astype("float32")
+    return result
 
 
 #: Sample rate, number of samples of `_sweep`, feature_options, and the energies of 4 bands, without dither.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar, Optional
 
 import numpy as np
@@ -24,8 +25,8 @@ from returnn_tf.datasets.audio.spectra import (
 
 #: Energies are in decibels above the loudest of the sequence minus this.
 _RANGE_DB = 80.0
-#: The least energy of `KaldiFbank`: the distance of float32 between 1 and the next number.
-_KALDI_FLOOR = float(np.finfo(np.float32).eps)
+#: The log of the least energy of `KaldiFbank`: the distance of float32 between 1 and the next number.
+LOG_FLOOR = float(np.log(np.finfo(np.float32).eps))
 
 
 def decibels(power: NDArray[Any]) -> NDArray[Any]:
@@ -157,8 +158,8 @@ class DbMel(_Band):
 class KaldiFbank(Kind):
     """Natural logarithm of the energies in mel bands by the formula of Kaldi's ``compute-fbank-feats``, without dither.
 
-    The defaults are those of sherpa-onnx, whose samples are from -1 to 1 as well; those of Kaldi are 2**15 times as
-    large. Each frame loses its mean, and then, for each sample, a share of the one before.
+    Bands and edges are those of sherpa-onnx. Samples are from -1 to 1; those of Kaldi are 2**15 times as large. Each
+    frame loses its mean, and then, for each sample, a share of the one before.
     """
 
     default_filters = 80
@@ -196,7 +197,7 @@ class KaldiFbank(Kind):
         found = spectra(cut, kaldi_window(frames.size), fft_size=fft_size, prepare=self._prepared)
         for start, spectrum in found:
             filters.apply(spectrum, result[start : start + len(spectrum)])
-        np.maximum(result, _KALDI_FLOOR, out=result)
+        np.maximum(result, math.exp(LOG_FLOOR), out=result)
         return np.log(result, out=result)
 
     def _prepared(self, frames: NDArray[Any]) -> NDArray[Any]:
