@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.cli.transcribe.features import AudioOfConfig
 from returnn_tf.cli.transcribe.sources import chosen_layer, source_of
 from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
@@ -20,6 +19,7 @@ from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.config import batch_options_from_config, dataset_from_config
 from returnn_tf.datasets.core.batches.batch_options import derived_keys
 from returnn_tf.datasets.synthetic.static import StaticDataset
+from returnn_tf.engine.data.audio_of_config import AudioOfConfig
 from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.engine.data.label_names import LabelNames
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, Step, steps_over_sequences
@@ -73,7 +73,7 @@ class Recogniser:
     def __init__(self, config: Config, *, layer: Optional[str] = None, data: Optional[str] = None) -> None:
         check_all_settings(config)
         self._config = config
-        self.audio = AudioOfConfig.find(config, data)
+        self.audio = AudioOfConfig.find(config, data, _NAME)
         plan = search_plan(config, [layer] if layer else [])
         path, outputs = chosen_layer(config, plan, LabelNames(plan, config, self.audio.dataset), layer)
         self.net, choice = load_network(config, search=True, losses=False, outputs=outputs)

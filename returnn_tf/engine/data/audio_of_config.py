@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.config import Config
-from returnn_tf.config.errors import CommandError, FileError, did_you_mean
+from returnn_tf.config.errors import FileError, did_you_mean
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.audio.frame_seconds import seconds_of_frame
@@ -34,12 +34,13 @@ class AudioOfConfig:
     frame_seconds: Optional[float]
 
     @classmethod
-    def find(cls, config: Config, name: Optional[str]) -> AudioOfConfig:
+    def find(cls, config: Config, name: Optional[str], where: str) -> AudioOfConfig:
         """Return the first of the datasets to search, to evaluate and to train on that has the option ``audio``.
 
         What changes audio at random is for training, and left out.
 
         :param name: of the dataset instead
+        :param where: begin of errors
         :raises ConfigError: there is none, or its features are changed by a function after they are computed
         """
         searched = dataset_name("search_data", TaskSettings(config).search_data)
@@ -55,16 +56,16 @@ class AudioOfConfig:
                 changed = [key for key in _CHANGES for one in outer if one.get(key) is not None]
                 if changed:
                     raise FileError(
-                        "transcribe: the function %r changes what the dataset %r has computed of audio, so it is not "
-                        "known which features the network expects. Name a dataset without it: --data NAME"
-                        % (changed[0], each)
+                        "%s: the function %r changes what the dataset %r has computed of audio, so it is not known "
+                        "which features the network expects. Name a dataset without it: --data NAME"
+                        % (where, changed[0], each)
                     )
                 features = AudioFeatures.make({**audio, "random_permute": None}, owner="dataset %r" % each)
                 return cls(each, features, int(options.get("window") or 1), seconds_of_frame(audio))
         there = [each for each in names if list(nested_options(config, each))]
         if name and not there:
-            raise CommandError("transcribe: --data: there is no dataset %r. %s" % (name, did_you_mean(name, known)))
+            raise FileError("%s: --data: there is no dataset %r. %s" % (where, name, did_you_mean(name, known)))
         raise FileError(
-            "transcribe: the features of the model can't be made from audio: no dataset of the config has the option "
-            "'audio' (%s). What is in files of features is recognised by ++task search." % (", ".join(there) or "none")
+            "%s: the features of the model can't be made from audio: no dataset of the config has the option 'audio' "
+            "(%s)." % (where, ", ".join(there) or "none")
         )
