@@ -13,18 +13,14 @@ from returnn_tf.config.errors import ExportError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.export.exporters import register_exporter
 from returnn_tf.export.inference import InferenceModel
-from returnn_tf.export.onnx.conversion import check_model, convert, name_axes, write_model
-from returnn_tf.export.onnx.names import axis_names, file_names
+from returnn_tf.export.onnx.names import file_names
 from returnn_tf.export.onnx.packages import packages
 from returnn_tf.export.onnx.quantization import QUANTIZED_TOLERANCE, quantize_matrices
 from returnn_tf.export.onnx.session import Session
 from returnn_tf.export.onnx.stateful.model import StatefulModel
+from returnn_tf.export.onnx.write import write_network
 from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.streaming_exporter import StreamingExporter
-from returnn_tf.export.tensor_info import TensorInfo
-from returnn_tf.native.portable import portable_ops
-from returnn_tf.ops.cells.fused_lstm import CUDNN_LSTM
-from returnn_tf.util.lazy_tf import tf
 
 FILE = "model.onnx"
 #: The versions of ONNX's operators that tf2onnx writes right for our graphs.
@@ -92,32 +88,15 @@ class OnnxExporter(StreamingExporter):
             self.facts.update(opset=self.opset, **model.facts)
             self.input_tensors = model.input_tensors
             return
-        model.pads_empty = True
         names = file_names(model, self.names, rasr=self.rasr)
-        specs = [
-            tf.TensorSpec(self._shape(info), info.dtype, name=names[name]) for name, info in model.input_infos.items()
-        ]
-
-        def emit(*inputs: Any) -> dict[str, Any]:
-            with portable_ops(lstm=CUDNN_LSTM):
-                values = model.emit(dict(zip(model.input_infos, inputs)))
-            return {names[name]: value for name, value in values.items()}
-
-        function = tf.function(emit, input_signature=specs, autograph=False)
-        proto = convert(function, specs, model.net.plan, self.opset)
-        name_axes(proto, {names[name]: axes for name, axes in axis_names(model).items()})
-        for key, value in self.metadata.items():
-            proto.metadata_props.add(key=str(key), value=str(value))
-        check_model(proto, model.net.plan)
-        write_model(proto, os.path.join(folder, FILE))
+        write_network(
+            model, os.path.join(folder, FILE), opset=self.opset, names=names, batch=self.batch, metadata=self.metadata
+        )
         if self.quantize is not None:
             self.facts["int8"] = quantize_matrices(os.path.join(folder, FILE), model.net.plan, self.exclude)
         self.facts.update(graph=FILE, opset=self.opset, batch=self.batch)
         self.input_tensors = {name: names[name] for name in model.input_infos}
         self.output_tensors = {name: names[name] for name in model.outputs}
-
-    def _shape(self, info: TensorInfo) -> list[Optional[int]]:
-        return [self.batch if axis == "B" and size is None else size for axis, size in zip(info.axes, info.shape)]
 
     def check(self, model: InferenceModel, folder: str) -> None:
         """Compare what was written with the network.
