@@ -100,6 +100,7 @@ DEFERRED = {
     "inflect",
     "onnx",
     "onnxruntime",
+    "sherpa_onnx",
     "tf2onnx",
     "sentencepiece",
     "unidecode",

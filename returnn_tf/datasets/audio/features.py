@@ -235,6 +235,21 @@ class AudioFeatures:
         shape = (self.dim,) if channels is None else (channels, self.dim)
         return DataSpec(dim=self.dim, ndim=1 + len(shape), dtype="float32", shape=shape)
 
+    @property
+    def kind(self) -> Optional[Kind]:
+        """Return the kind of features with its options; None if a function computes them."""
+        return self._kind
+
+    @property
+    def mean(self) -> Norm:
+        """Return what is subtracted: a number, a vector, or "per_seq"."""
+        return self._mean
+
+    @property
+    def deviation(self) -> Norm:
+        """Return what the rest is divided by, likewise."""
+        return self._deviation
+
     def threads(self, wanted: Optional[int] = None) -> int:
         """Return the number of threads that may extract features at the same time.
 

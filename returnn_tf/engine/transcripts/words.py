@@ -69,6 +69,14 @@ class Spelling:
                 found[-1] = (chars, first, index + 1)
         return [(self._text("".join(chars)), first, past) for chars, first, past in found]
 
+    def added(self, label: str) -> Optional[str]:
+        """Return what a label adds to the text; None if that are bytes which are no characters by themselves."""
+        added = self._added(label)
+        try:
+            return added.encode("latin1").decode("utf8") if self._decoded else added
+        except UnicodeDecodeError:
+            return None
+
     def begins_word(self, label: str) -> bool:
         """Return whether no label before this one belongs to its word, whatever it is."""
         return self._added(label)[:1] in _BLANKS
