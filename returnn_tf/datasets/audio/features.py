@@ -77,6 +77,11 @@ def derivative_weights(order: int) -> NDArray[Any]:
     return weights
 
 
+def derivative_reach() -> int:
+    """Return how many frames before and after it the derivatives of a frame depend on."""
+    return _WIDTH // 2
+
+
 def with_derivatives(features: NDArray[Any], most: int) -> NDArray[Any]:
     """Append the derivatives of orders 1 to ``most`` of the features over time.
 
@@ -191,30 +196,35 @@ class AudioFeatures:
 
     def __init__(self, opts: AudioOptions, where: str):
         self.opts = opts
-        self._where = where
+        #: Prefix of errors.
+        self.where = where
         self._permute = RandomPermute.parse(opts.random_permute, where=where)
         self._function: Function = opts.features if callable(opts.features) else None
-        self._kind = None if self._function else self._make_kind()
+        #: None: a function of the user.
+        self.kind = None if self._function else self._make_kind()
         # functions get what soundfile delivers by default
-        simple = self._kind and not (opts.pre_process or self._permute)
-        self._dtype = self._kind.dtype if self._kind and simple else "float64"
-        self._num_filters = self._check_num_filters()
+        simple = self.kind and not (opts.pre_process or self._permute)
+        #: The precision in which audio is prepared.
+        self.dtype = self.kind.dtype if self.kind and simple else "float64"
+        #: Features per frame, before derivatives and joining.
+        self.num_filters = self._check_num_filters()
         self._check_channels()
-        own = self._num_filters * (int(opts.with_delta) + 1)
+        own = self.num_filters * (int(opts.with_delta) + 1)
         joins = (opts.join_frames or 1) > 1
         #: Features per frame of the result.
         self.dim = own * (opts.join_frames or 1)
-        self._mean = check_norm("norm_mean", opts.norm_mean, own, joined=joins, where=where)
-        self._deviation = check_norm("norm_std_dev", opts.norm_std_dev, own, joined=joins, where=where)
+        #: What is subtracted from and divides the features, as `normalized` takes it.
+        self.mean = check_norm("norm_mean", opts.norm_mean, own, joined=joins, where=where)
+        self.deviation = check_norm("norm_std_dev", opts.norm_std_dev, own, joined=joins, where=where)
         with safe_files.wanted_by(where):
             need_packages(("soundfile", "scipy"), "to read audio")
-            if isinstance(self._kind, Pitch):
+            if isinstance(self.kind, Pitch):
                 need_packages(("pyworld",), "for features 'f0'", package="pyworld")
             if self._permute and self._permute.rnd_pitch_switch > 0:
                 need_packages(("soxr",), "for random_permute")
-        if opts.sample_rate and self._kind:
+        if opts.sample_rate and self.kind:
             with safe_files.wanted_by(where):
-                self._kind.check_frames(self._frames(opts.sample_rate), self._num_filters)
+                self.kind.check_frames(self.framing(opts.sample_rate), self.num_filters)
 
     @classmethod
     def make(cls, options: Mapping[str, Any], *, owner: str) -> AudioFeatures:
@@ -269,42 +279,43 @@ class AudioFeatures:
         if name == "raw_ogg":
             raise FileError(
                 "%s: features 'raw_ogg' are not supported: they are codes inside of Ogg Vorbis files that need a "
-                "native library. Use another kind of features; Ogg files are decoded for all of them" % self._where
+                "native library. Use another kind of features; Ogg files are decoded for all of them" % self.where
             )
         if not isinstance(name, str) or name not in KINDS:
             raise FileError(
                 "%s: unknown kind of features: %s. %s"
-                % (self._where, shown(name), did_you_mean(name, KINDS, in_order=True))
+                % (self.where, shown(name), did_you_mean(name, KINDS, in_order=True))
             )
-        where = "%s: feature_options of %r" % (self._where, name)
+        where = "%s: feature_options of %r" % (self.where, name)
         if name == "raw" and self.opts.feature_options:
-            log_inert(self._where, "feature_options", "features 'raw' have no options")
+            log_inert(self.where, "feature_options", "features 'raw' have no options")
             return KINDS[name]()
         return from_options(KINDS[name], self.opts.feature_options or {}, where=where)
 
     def _check_num_filters(self) -> int:
-        kind, given = self._kind, self.opts.num_feature_filters
+        kind, given = self.kind, self.opts.num_feature_filters
         number = given or (kind.default_filters if kind else Kind.default_filters)
         if kind and kind.only_filters not in (None, number):
             raise FileError(
                 "%s: option 'num_feature_filters' is %d, but features %r have %s. Remove it"
-                % (self._where, number, self.opts.features, kind.only_filters)
+                % (self.where, number, self.opts.features, kind.only_filters)
             )
         fault = kind.fault(number) if kind else None
         if fault:
-            raise FileError("%s: features %r: %s" % (self._where, self.opts.features, fault))
+            raise FileError("%s: features %r: %s" % (self.where, self.opts.features, fault))
         return number
 
     def _check_channels(self) -> None:
-        if self.opts.num_channels is not None and not isinstance(self._kind, Raw):
+        if self.opts.num_channels is not None and not isinstance(self.kind, Raw):
             raise FileError(
                 "%s: option 'num_channels' is for features 'raw' only, got features %s"
-                % (self._where, shown(self.opts.features))
+                % (self.where, shown(self.opts.features))
             )
         if self.opts.num_channels is not None and self.opts.pre_process:
-            raise FileError("%s: pre_process returns audio [time], so that num_channels must not be set" % self._where)
+            raise FileError("%s: pre_process returns audio [time], so that num_channels must not be set" % self.where)
 
-    def _frames(self, sample_rate: int) -> Framing:
+    def framing(self, sample_rate: int) -> Framing:
+        """Return the frames at a rate in Hz."""
         return Framing.make(sample_rate, self.opts.window_len, self.opts.step_len)
 
     # ---- the computation
@@ -329,16 +340,25 @@ class AudioFeatures:
         features = np.asarray(self._features(audio, sample_rate, rng), np.float32)
         return self._finished(features, seq_name)
 
+    def emphasized(self, samples: NDArray[Any], sample_rate: int) -> NDArray[Any]:
+        """Check samples, and subtract a share of the one before from each, as option ``preemphasis`` says.
+
+        :return: in the precision in which features are computed
+        :raises DataError: see `extract`
+        """
+        self._check_samples(samples, sample_rate)
+        audio = samples.astype(self.dtype, copy=False)
+        if self.opts.preemphasis:
+            # along the last axis, thus from channel to channel where there are several, as trained models expect
+            audio = np.concatenate([audio[..., :1], audio[..., 1:] - self.opts.preemphasis * audio[..., :-1]], axis=-1)
+        if not np.isfinite(max(audio.max(), -audio.min())):
+            raise FileDataError("the audio has samples that are not finite (NaN or Inf)")
+        return audio
+
     def _prepared(self, samples: NDArray[Any], sample_rate: int, rng: np.random.RandomState) -> NDArray[Any]:
         opts = self.opts
-        self._check_samples(samples, sample_rate)
-        audio = samples.astype(self._dtype, copy=False)
-        if opts.preemphasis:
-            # along the last axis, thus from channel to channel where there are several, as trained models expect
-            audio = np.concatenate([audio[..., :1], audio[..., 1:] - opts.preemphasis * audio[..., :-1]], axis=-1)
+        audio = self.emphasized(samples, sample_rate)
         peak = max(audio.max(), -audio.min())
-        if not np.isfinite(peak):
-            raise FileDataError("the audio has samples that are not finite (NaN or Inf)")
         if opts.peak_normalization and peak > 0:
             audio = audio / peak
         if self._permute:
@@ -349,6 +369,13 @@ class AudioFeatures:
                 raise FileDataError(
                     "pre_process must return floats of shape [time], but returned %s %s" % (audio.dtype, audio.shape)
                 )
+        return self.shaped(audio)
+
+    def shaped(self, audio: NDArray[Any]) -> NDArray[Any]:
+        """Return audio as the kind of features takes it: [time], or [time, channels] with ``num_channels``.
+
+        :raises DataError: it has another number of channels
+        """
         self._check_shape(audio)
         return audio if self.opts.num_channels is None else audio.reshape(len(audio), -1)
 
@@ -379,8 +406,8 @@ class AudioFeatures:
             )
 
     def _features(self, audio: NDArray[Any], sample_rate: int, rng: np.random.RandomState) -> NDArray[Any]:
-        if self._kind:
-            return self._kind.extract(audio, self._frames(sample_rate), self._num_filters)
+        if self.kind:
+            return self.kind.extract(audio, self.framing(sample_rate), self.num_filters)
         assert self._function is not None
         return self._of_function(self._function, audio, sample_rate, rng)
 
@@ -393,15 +420,15 @@ class AudioFeatures:
                 sample_rate=sample_rate,
                 window_len=self.opts.window_len,
                 step_len=self.opts.step_len,
-                num_feature_filters=self._num_filters,
+                num_feature_filters=self.num_filters,
                 audio=audio,
                 **(self.opts.feature_options or {}),
             )
         )
-        if result.ndim != 2 or result.shape[1] != self._num_filters or result.dtype.kind not in "fiu":
+        if result.ndim != 2 or result.shape[1] != self.num_filters or result.dtype.kind not in "fiu":
             raise FileDataError(
                 "the function %r must return features [frames, %d], but returned %s %s. Set num_feature_filters to "
-                "what it returns" % (_name(function), self._num_filters, result.dtype, result.shape)
+                "what it returns" % (_name(function), self.num_filters, result.dtype, result.shape)
             )
         return result
 
@@ -409,7 +436,7 @@ class AudioFeatures:
         opts = self.opts
         if opts.with_delta:
             features = with_derivatives(features, int(opts.with_delta))
-        features = normalized(features, self._mean, self._deviation)
+        features = normalized(features, self.mean, self.deviation)
         if (opts.join_frames or 1) > 1:
             features = joined(features, int(opts.join_frames or 1))
         if opts.post_process:

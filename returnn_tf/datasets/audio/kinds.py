@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from typing import Any, ClassVar, Optional
 
@@ -35,8 +36,32 @@ def decibels(power: NDArray[Any]) -> NDArray[Any]:
     return np.maximum(result, result.max() - _RANGE_DB)
 
 
+class Edges(enum.Enum):
+    """What frames have of the time before the first sample and after the last one."""
+
+    NONE = "nothing: only complete frames are cut"
+    ZEROS = "half a frame of zeros"
+    MIRRORED = "the audio mirrored"
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameCuts:
+    """How audio is cut to compute features.
+
+    :param size: samples of which a frame of features is computed
+    :param shift: samples between the beginnings of neighbouring frames
+    """
+
+    size: int
+    shift: int
+    edges: Edges
+
+
 class Kind:
     """One kind of features; the fields of a subclass are its ``feature_options``."""
+
+    #: Why a frame depends on all of the audio, so that features can't be computed while it comes; "" if it does not.
+    needs_all: ClassVar[str] = ""
 
     #: The precision in which audio is prepared.
     dtype: ClassVar[str] = "float64"
@@ -52,6 +77,10 @@ class Kind:
     def check_frames(self, frames: Framing, num_filters: int) -> None:
         """Check what depends on the sample rate; ConfigError."""
         frames.check()
+
+    def cuts(self, frames: Framing, num_filters: int) -> FrameCuts:
+        """Return how `extract` cuts audio, unless `needs_all`."""
+        return FrameCuts(frames.size, frames.shift, Edges.NONE)
 
     def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute features.
@@ -84,6 +113,10 @@ class _Band(Kind):
                 "feature_options: fmin=%s is not below half the sample rate, %d Hz" % (self.fmin, frames.sample_rate)
             )
 
+    def cuts(self, frames: Framing, num_filters: int) -> FrameCuts:
+        """Return what `extract` cuts."""
+        return FrameCuts(frames.size, frames.shift, Edges.ZEROS if self.center else Edges.NONE)
+
     def energies(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Return energies in mel bands, [frames, num_filters]."""
         self.check_frames(frames, num_filters)
@@ -97,6 +130,7 @@ class Mfcc(_Band):
     The Fourier transform has double precision, since bands 80 dB below the loudest one count as much.
     """
 
+    needs_all = "energies are relative to the loudest one of the audio"
     n_mels: int = option(128, check=at_least(1), help="number of mel bands")
 
     def fault(self, num_filters: int) -> Optional[str]:
@@ -123,6 +157,10 @@ class LogMel(Kind):
 
     dtype: ClassVar[str] = "float32"
 
+    def cuts(self, frames: Framing, num_filters: int) -> FrameCuts:
+        """Return what `extract` cuts."""
+        return FrameCuts(frames.size, frames.shift, Edges.ZEROS)
+
     def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute logarithms."""
         energies = mel_spectrum(audio, frames, num_filters, transform=self.dtype, dtype=self.dtype)
@@ -135,6 +173,7 @@ class LogMel(Kind):
 class LogLogMel(LogMel):
     """The squares of `LogMel` in decibels."""
 
+    needs_all = "they are relative to the loudest one of the audio"
     dtype: ClassVar[str] = "float64"  # the second logarithm magnifies errors where the first one is about 0
 
     def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
@@ -188,6 +227,10 @@ class KaldiFbank(Kind):
         fft_size = 1 << (frames.size - 1).bit_length()
         return fft_size, kaldi_filters(frames.sample_rate, fft_size, num_filters, self.fmin, fmax)
 
+    def cuts(self, frames: Framing, num_filters: int) -> FrameCuts:
+        """Return what `extract` cuts."""
+        return FrameCuts(frames.size, frames.shift, Edges.NONE if self.snip_edges else Edges.MIRRORED)
+
     def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute logarithms."""
         super().check_frames(frames, num_filters)
@@ -228,6 +271,10 @@ class LinearSpectrogram(Kind):
                 % (num_filters, size, frames.size, -(-frames.size // 4) * 2)
             )
 
+    def cuts(self, frames: Framing, num_filters: int) -> FrameCuts:
+        """Return what `extract` cuts."""
+        return FrameCuts(2 * num_filters, frames.shift, Edges.ZEROS if self.center else Edges.NONE)
+
     def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Compute magnitudes."""
         self.check_frames(frames, num_filters)
@@ -243,6 +290,7 @@ class LinearSpectrogram(Kind):
 class Pitch(Kind):
     """The fundamental frequency in Hz, 0 without voice, by the package pyworld (DIO and StoneMask)."""
 
+    needs_all = "the pitch is tracked over all of the audio"
     default_filters = 1
     only_filters = 1
 
@@ -276,6 +324,10 @@ class Raw(Kind):
 
     def check_frames(self, frames: Framing, num_filters: int) -> None:
         """Check nothing: there are no frames."""
+
+    def cuts(self, frames: Framing, num_filters: int) -> FrameCuts:
+        """Return what `extract` cuts."""
+        return FrameCuts(1, 1, Edges.NONE)
 
     def extract(self, audio: NDArray[Any], frames: Framing, num_filters: int) -> NDArray[Any]:
         """Append an axis."""

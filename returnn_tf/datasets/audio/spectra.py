@@ -21,7 +21,10 @@ from returnn_tf.util.filters import (
 )
 
 #: Frames that are transformed at once: what they need stays in the caches of a core.
-_BLOCK = 256
+_BLOCK = 240
+#: Products have rows in multiples of this, the tiles of BLAS libraries, which sum up incomplete tiles in another order:
+#: so the energies of a frame depend on nothing else, and are the same when audio comes block by block.
+_ROWS = 48
 #: Filters whose bins become one matrix.
 _FILTERS_OF_BLOCK = 8
 
@@ -33,11 +36,13 @@ class Framing:
     :param sample_rate: in Hz
     :param size: samples in a frame
     :param shift: samples between the beginnings of neighbouring frames
+    :param within: whether the audio has its edges already (`Edges.before`), so that only complete frames of it are cut
     """
 
     sample_rate: int
     size: int
     shift: int
+    within: bool = False
 
     @classmethod
     def make(cls, sample_rate: int, window_len: float, step_len: float) -> Framing:
@@ -64,7 +69,7 @@ class Framing:
         """
         self.check()
         size = fft_size or self.size
-        if center:
+        if center and not self.within:
             padded = np.zeros(len(audio) + 2 * (size // 2), dtype)
             padded[size // 2 : size // 2 + len(audio)] = audio
             audio = padded
@@ -75,6 +80,15 @@ class Framing:
             )
         return np.lib.stride_tricks.sliding_window_view(audio.astype(dtype, copy=False), size)[:: self.shift]
 
+    @property
+    def mirrored_first(self) -> int:
+        """Return the sample at which the first frame of `cut_mirrored` begins; negative: before the audio."""
+        return self.shift // 2 - self.size // 2
+
+    def mirrored_count(self, samples: int) -> int:
+        """Return the number of frames of `cut_mirrored`."""
+        return (samples + self.shift // 2) // self.shift
+
     def cut_mirrored(self, audio: NDArray[Any]) -> NDArray[Any]:
         """Return frames as a view [frames, size] whose middles are those of the steps, one for each step.
 
@@ -83,15 +97,17 @@ class Framing:
         :param audio: [time]
         :raises DataError: shorter than half a step
         """
+        if self.within:
+            return self.cut(audio, center=False, dtype=audio.dtype)
         self.check()
-        count = (len(audio) + self.shift // 2) // self.shift
+        count = self.mirrored_count(len(audio))
         if not count:
             raise FileDataError(
                 "the audio has %d samples, fewer than half a step of %d. Leave it out" % (len(audio), self.shift)
             )
-        before = max(0, self.size // 2 - self.shift // 2)
-        skipped = max(0, self.shift // 2 - self.size // 2)
-        after = max(0, (count - 1) * self.shift + skipped - before + self.size - len(audio))
+        first = self.mirrored_first
+        before, skipped = max(0, -first), max(0, first)
+        after = max(0, (count - 1) * self.shift + first + self.size - len(audio))
         mirrored = np.pad(audio, (before, after), mode="symmetric")[skipped:]
         return np.lib.stride_tricks.sliding_window_view(mirrored, self.size)[:: self.shift][:count]
 
@@ -150,10 +166,12 @@ class MelFilters:
         :param result: [frames, num_filters], where they go
         """
         # the magnitude is computed faster than the sum of two squares with steps between them
-        power = np.abs(spectrum).astype(result.dtype, copy=False)
+        count, bins = spectrum.shape
+        power = np.zeros((-(-count // _ROWS) * _ROWS, bins), result.dtype)
+        power[:count] = np.abs(spectrum)
         np.square(power, out=power)
         for rows, columns, weights in self._blocks:
-            np.matmul(power[:, rows], weights, out=result[:, columns])
+            result[:, columns] = np.matmul(power[:, rows], weights)[:count]
 
 
 @functools.lru_cache(maxsize=32)
