@@ -33,6 +33,7 @@ from returnn_tf.loops.outputs import (
 from returnn_tf.loops.plan import LoopPlan, PreviousValue
 from returnn_tf.loops.recompute import recomputed
 from returnn_tf.loops.step import StepEmitter
+from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
 from returnn_tf.ops.sequence.hypothesis_scores import by_longest
@@ -103,8 +104,11 @@ class LoopFrame:
         #: The maximum number of steps.
         self._limit = max_steps(loop, ctx)
         #: In search, every value enters the loop once per hypothesis.
-        self._inner = EmitContext(ctx.node, in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam))
-        self._inner.lowering.search.in_place = loop.search is not None and not ctx.train
+        searches = loop.search is not None and not ctx.train
+        native = searches and not in_portable_ops()
+        lowering = in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam, native=native)
+        self._inner = EmitContext(ctx.node, lowering)
+        self._inner.lowering.search.in_place = searches
         #: In search, where the number of steps is known: [batch * beam].
         self._known_lens: Any = None
         if loop.search is not None and loop.ending.end is None:

@@ -41,16 +41,21 @@ def step_array(x: Any, steps: Any) -> Any:
     return tf.TensorArray(x.dtype, size=steps, element_shape=x.shape[1:]).unstack(x)
 
 
-def in_beam(lowering: Lowering, nodes: list[Node], beam: int, *, stays: bool) -> Lowering:
+def in_beam(lowering: Lowering, nodes: list[Node], beam: int, *, stays: bool, native: bool) -> Lowering:
     """Return the values from outside as the loop sees them: once per hypothesis.
 
     :param stays: the number of hypotheses is the same at all times
+    :param native: whether products with values of a sequence are native ops for a single hypothesis, too; TensorFlow's
+        einsum takes many times as long for it
     :raises LoopError: the batch axis of a value has not one entry per sequence
     """
     inner = lowering.child()
     if inner.step is not None:
         inner.step = tf.convert_to_tensor(inner.step)  # read once, not in each step
     if beam == 1:
+        for node in nodes if native and stays else ():
+            if node.output.batch_axis is not None and node in inner.values.outputs:
+                inner.values.set_aux(node, PER_SEQUENCE, PerSequence(inner.values.outputs[node], beam))
         return inner
     batch = lowering.dims.batch_size
     for node in nodes:

@@ -1,5 +1,6 @@
 """Attention over what a search has put out so far: the same hypotheses by `cum_concat` as by `self_attention`."""
 
+import contextlib
 import functools
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
-from returnn_tf.native.portable import portable_ops
+from returnn_tf.export.graph_ops import op_types
+from returnn_tf.export.inference import InferenceModel
+from returnn_tf.native.portable import in_portable_ops, portable_ops
 from returnn_tf.tensor import FeatureDim, SpatialDim
 from tests.layers.nets import EXTERN_DATA, feed
 
@@ -27,16 +30,17 @@ BY_HISTORY: dict[str, Any] = {
 }
 
 
-def search_net(layers: dict[str, Any]) -> Network:
+def search_net(layers: dict[str, Any], beam: int = 3) -> Network:
     unit = {
         "emb": {"class": "linear", "activation": "tanh", "n_out": 4, "from": "prev:output"},
         **layers,
         "p": {"class": "softmax", "n_out": 5, "from": ["sa", "base:last"]},
         "end": {"class": "compare", "from": "output", "value": 0},
-        "output": {"class": "choice", "target": "labels", "beam_size": 3, "from": "p", "initial_output": 0},
+        "output": {"class": "choice", "target": "labels", "beam_size": beam, "from": "p", "initial_output": 0},
     }
     network = {
         "last": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
+        "keys": {"class": "linear", "activation": None, "n_out": 4, "from": "data"},
         "output": {"class": "rec", "from": [], "target": "labels", "max_seq_len": 6, "unit": unit},
         "dec": {"class": "decide", "from": "output", "is_output_layer": True},
     }
@@ -94,3 +98,25 @@ def test_relative_positions_in_place() -> None:
         expected = plain.run(feed()).layers["dec"]
     np.testing.assert_array_equal(found.value, expected.value)
     np.testing.assert_allclose(found.beam_scores, expected.beam_scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_frames_of_a_sequence(beam: int) -> None:
+    """Attention to the encoder is native for one hypothesis as for several, and gives what TensorFlow's ops give."""
+    attention: dict[str, Any] = {
+        "q": {"class": "linear", "activation": None, "n_out": 4, "from": "emb"},
+        "e": {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": "T?", "from": ["base:keys", "q"]},
+        "w": {"class": "softmax_over_spatial", "from": "e"},
+        "sa": {"class": "generic_attention", "weights": "w", "base": "base:keys", "auto_squeeze": True},
+    }
+    found = []
+    for context in (contextlib.nullcontext(), portable_ops()):
+        with context:
+            net = search_net(attention, beam)
+            rng = np.random.default_rng(3)
+            net.set_param_values({key: rng.normal(size=p.shape) for key, p in sorted(net.params.items())})
+            types = op_types(InferenceModel(net).trace().graph.as_graph_def())
+            assert {"RtfOnceEnergies", "RtfOnceSums"}.isdisjoint(types) == in_portable_ops()
+            found.append(net.run(feed()).layers["dec"])
+    np.testing.assert_allclose(found[0].beam_scores, found[1].beam_scores, rtol=1e-5)
+    np.testing.assert_array_equal(found[0].value, found[1].value)
