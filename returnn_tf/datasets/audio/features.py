@@ -200,7 +200,7 @@ class AudioFeatures:
         self.where = where
         self._permute = RandomPermute.parse(opts.random_permute, where=where)
         self._function: Function = opts.features if callable(opts.features) else None
-        #: None: a function of the user.
+        #: The kind of features with its options; None: a function of the user computes them.
         self.kind = None if self._function else self._make_kind()
         # functions get what soundfile delivers by default
         simple = self.kind and not (opts.pre_process or self._permute)
@@ -244,21 +244,6 @@ class AudioFeatures:
         channels = self.opts.num_channels
         shape = (self.dim,) if channels is None else (channels, self.dim)
         return DataSpec(dim=self.dim, ndim=1 + len(shape), dtype="float32", shape=shape)
-
-    @property
-    def kind(self) -> Optional[Kind]:
-        """Return the kind of features with its options; None if a function computes them."""
-        return self._kind
-
-    @property
-    def mean(self) -> Norm:
-        """Return what is subtracted: a number, a vector, or "per_seq"."""
-        return self._mean
-
-    @property
-    def deviation(self) -> Norm:
-        """Return what the rest is divided by, likewise."""
-        return self._deviation
 
     def threads(self, wanted: Optional[int] = None) -> int:
         """Return the number of threads that may extract features at the same time.
