@@ -12,7 +12,7 @@ import pytest
 from returnn_tf.cli.main import main
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings import check_settings
-from returnn_tf.datasets import Dataset, batch_options_from_config
+from returnn_tf.datasets import Dataset, batch_options_from_config, dataset_from_config
 from returnn_tf.engine.data import batch_table
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.support import device_memory
@@ -309,8 +309,11 @@ def test_several_processes(fake: type[FakeMemory], tmp_path: Path) -> None:
         def gather(self, value: Any) -> list[Any]:
             return [value, [[[20, 2]], "GPU:0", 5] if isinstance(value, list) else value]
 
-    config, table = auto_batch.with_batch_size(_config(tmp_path), Two())
-    assert table is not None and set(table.max_seqs_by_length.values()) == {2} and table.limit == 5
+    base, trials = auto_batch.with_known_batches(_config(tmp_path), Two())
+    dataset = dataset_from_config(base, "train")
+    assert trials is not None and dataset is not None
+    config, table = trials.run(dataset)
+    assert set(table.max_seqs_by_length.values()) == {2} and table.limit == 5
     assert config.typed("batch_size") is None and config.typed("max_pad_share") == 0.5
 
 
@@ -347,20 +350,26 @@ def test_before_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_seqs": 1}, "max_seqs = 1 leaves nothing to find"),
     ({"max_seqs_by_length": {5: 5}}, "finds max_seqs_by_length, but that is set, too"),
-    ({"train": None}, "needs training data"),
-    ({"train": {"class": "Task12AX", "num_seqs": None},
+    ({"train": None}, "The config has no dataset 'train'"),
+    ({"train": {"class": "Task12AX", "num_seqs": None}, "dev": {"class": "Task12AX", "num_seqs": 3},
       "extern_data": {"data": {"dim": 9}, "classes": {"dim": 2, "sparse": True}}}, "endless"),
     ({"train": {"class": "StaticDataset", "data": [], "output_dim": {"data": (3, 2), "classes": (4, 1)}}}, "is empty"),
     ({"min_seq_length": 1000}, "leave no sequence of the dataset 'train'"),
     ({"network": {"output": {"class": "softmax", "from": "lstm", "loss": "ce", "target": "classes"},
                   "lstm": {"class": "rec", "unit": "lstmp", "n_out": 3, "initial_state": "keep_over_epoch"}}},
      "layer 'lstm' keeps its state from batch to batch"),
+    ({"batch_size": {"dat": "auto"}}, "the dataset 'train' has no data key 'dat'. Did you mean 'data'"),
+    # what has nothing to do with the batches
+    ({"dev": {"class": "StaticDataset", "data": [], "output_dim": {"data": (3, 2), "classes": (4, 1)}}},
+     "The dataset 'dev' is empty"),
+    ({"learning_rate_control": "newbop"}, "newbop"),
+    ({"load_epoch": 7}, "load_epoch"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("settings,words", WRONG, ids=[words for _, words in WRONG])
 def test_where_it_makes_no_sense(settings: dict[str, Any], words: str, fake: type[FakeMemory], tmp_path: Path) -> None:
-    """One error before any step, and nothing is written."""
+    """One error before any step, also for what has nothing to do with the batches, and nothing is written."""
     with pytest.raises((ConfigError, DataError), match=words):
         Engine(_config(tmp_path, **settings))
     assert fake.steps == 0 and not list(tmp_path.iterdir())

@@ -23,9 +23,8 @@ from returnn_tf.config.derived import overridden
 from returnn_tf.config.errors import BatchError, SettingDataError, did_you_mean
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.datasets import Dataset, batch_options_from_config, dataset_from_config
+from returnn_tf.datasets import Dataset, batch_options_from_config
 from returnn_tf.datasets.config import auto_keys, without_auto
-from returnn_tf.datasets.core.batches.batch_options import DERIVED_KEYS
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.data.batch_table import BatchTable, path_of, read
@@ -83,15 +82,14 @@ class Lengths:
         return {key: max(lengths[key] for _, lengths in self.longest.values()) for key in self.longest}
 
 
-def with_batch_size(config: Config, world: World) -> tuple[Config, Optional[BatchTable]]:
-    """Return the config of a training with numbers in place of ``batch_size = "auto"``; and the table to keep.
+def with_known_batches(config: Config, world: World) -> tuple[Config, Optional[Trials]]:
+    """Return the config of a training without "auto", and the trials by which its numbers are still to be found.
 
-    The numbers are those that are kept beside the model for the same networks and settings, or are found now; with
-    several processes, those that fit on each of them.
+    There are no trials if ``batch_size`` has numbers, or if some are kept beside the model for the same networks and
+    settings.
 
-    :return: the config itself and None, if it has numbers already; no table if the one that is kept is used
-    :raises ConfigError: "auto" makes no sense with other settings, or for this data
-    :raises DataError: not even a single sequence fits, or the kept numbers can't be read
+    :raises ConfigError: "auto" makes no sense with other settings
+    :raises DataError: the kept numbers can't be read
     """
     if world.size > 1:  # before they do different things
         start_checks.check_same(world, {"settings": settings(config, ["batch_size"])})
@@ -99,25 +97,60 @@ def with_batch_size(config: Config, world: World) -> tuple[Config, Optional[Batc
         return config, None
     _check(config)
     base = without_auto(config)
-    last = TrainingSettings(config).num_epochs
-    entries = NetworkSchedule(base).distinct(1, last)[:MAX_PLANNED]
+    entries = NetworkSchedule(base).distinct(1, TrainingSettings(config).num_epochs)[:MAX_PLANNED]
     found_for = settings(config, _SETTINGS)
     found_for["network"] = as_text([entry.layers for entry in entries])
     kept = _kept(config, world, found_for)
     if kept is not None:
         return kept.fixes(config), None
-    planned = [(entry, plan_of(entry)) for entry in entries]
-    for _, plan in planned:
-        for spec in plan.kept.values():
-            raise BatchError(
-                "batch_size = 'auto': layer %r keeps its state from batch to batch, so all batches must have the same "
-                "number of sequences. Set batch_size and max_seqs to numbers." % spec.layer_path
-            )
-    mine = _find(config, base, planned, world)
-    found = world.gather([sorted(mine.max_seqs_by_length.items()), mine.device, mine.limit])
-    common = smallest([dict(map(tuple, rows)) for rows, _, _ in found])
-    table = BatchTable(common, found[0][1], min(limit for _, _, limit in found), found_for)
-    return table.fixes(config), table
+    return base, Trials(config, base, entries, found_for, world)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trials:
+    """The steps that are to be tried.
+
+    :param config: that of the user, in which code of it reads settings
+    :param base: that without "auto"
+    :param entries: the networks of the run
+    :param found_for: see `BatchTable`
+    """
+
+    config: Config
+    base: Config
+    entries: Sequence[EpochNetwork]
+    found_for: Mapping[str, str]
+    world: World
+
+    def run(self, dataset: Dataset) -> tuple[Config, BatchTable]:
+        """Return the config with the numbers that fit, with several processes on each of them; and the table to keep.
+
+        :param dataset: the training data
+        :raises ConfigError: "auto" makes no sense for this data or network
+        :raises DataError: not even a single sequence fits
+        """
+        planned = [(entry, plan_of(entry)) for entry in self.entries]
+        for _, plan in planned:
+            for spec in plan.kept.values():
+                raise BatchError(
+                    "batch_size = 'auto': layer %r keeps its state from batch to batch, so all batches must have the "
+                    "same number of sequences. Set batch_size and max_seqs to numbers." % spec.layer_path
+                )
+        for key in auto_keys(DataSettings(self.config).batch_size):
+            if key and key not in dataset.data_keys:
+                raise BatchError(
+                    "%s: the dataset 'train' has no data key %r. %s"
+                    % (
+                        DataSettings(self.config).describe_source("batch_size"),
+                        key,
+                        did_you_mean(key, dataset.data_keys),
+                    )
+                )
+        mine = _find(self.config, self.base, planned, dataset, self.world)
+        found = self.world.gather([sorted(mine.max_seqs_by_length.items()), mine.device, mine.limit])
+        common = smallest([dict(map(tuple, rows)) for rows, _, _ in found])
+        table = BatchTable(common, found[0][1], min(limit for _, _, limit in found), self.found_for)
+        return table.fixes(self.config), table
 
 
 def smallest(tables: Sequence[Mapping[int, int]]) -> dict[int, int]:
@@ -188,35 +221,33 @@ def _kept(config: Config, world: World, found_for: Mapping[str, str]) -> Optiona
     return table
 
 
-def _find(config: Config, base: Config, planned: Sequence[tuple[EpochNetwork, Plan]], world: World) -> BatchTable:
+def _find(
+    config: Config, base: Config, planned: Sequence[tuple[EpochNetwork, Plan]], dataset: Dataset, world: World
+) -> BatchTable:
     """Try steps on the device of this process.
 
     :param config: that of the user, in which code of it reads settings
     :param base: that without "auto"
+    :param dataset: the training data
     """
     needed = {key: data for key, data in needed_data(list(planned)).items() if data.batch_axis is not None}
-    dataset = dataset_from_config(base, "train")
-    if dataset is None:
-        raise BatchError("batch_size = 'auto' needs training data: the config has no dataset 'train'.")
-    try:
-        rows = rows_of(dataset, sorted(needed), batch_options_from_config(base, train=True))
-        entry, plan = max(planned, key=lambda each: _estimate(each[1], rows[-1], 1))
-        devices.set_up(config)
-        memory = device_memory.of_this_process(world.local_size)
-        if world.is_chief:
-            log.write(
-                2,
-                "batch_size = 'auto': trying steps of %s on %s, where %s are for steps"
-                % (entry.name, memory.device, bytes_text(memory.limit)),
-            )
-        world.heartbeat.long_phase("finding the size of batches")
-        with overridden(config, entry.settings):
-            trial = _Trial(entry, plan, dataset, {key: Declared.of(data) for key, data in needed.items()}, memory)
-            trial.peak(rows[0], 1)  # makes the graph, which takes memory, too
-            found = fill(rows, trial.peak, trial.estimate, memory.limit, DataSettings(config).max_seqs, world)
-        del trial
-    finally:
-        dataset.close()
+    options = batch_options_from_config(base, train=True)
+    rows = rows_of(dataset, sorted(needed), options)
+    entry, plan = max(planned, key=lambda each: _estimate(each[1], rows[-1], 1))
+    devices.set_up(config)
+    memory = device_memory.of_this_process(world.local_size)
+    if world.is_chief:
+        log.write(
+            2,
+            "batch_size = 'auto': trying steps of %s on %s, where %s are for steps"
+            % (entry.name, memory.device, bytes_text(memory.limit)),
+        )
+    world.heartbeat.long_phase("finding the size of batches")
+    with overridden(config, entry.settings):
+        trial = _Trial(entry, plan, dataset, {key: Declared.of(data) for key, data in needed.items()}, memory)
+        trial.peak(rows[0], 1)  # makes the graph, which takes memory, too
+        found = fill(rows, trial.peak, trial.estimate, memory.limit, DataSettings(config).max_seqs, world)
+    del trial
     gc.collect()  # the network of the trials
     return BatchTable(found, memory.device, memory.limit, {})
 
@@ -226,7 +257,7 @@ def rows_of(dataset: Dataset, keys: Sequence[str], options: Mapping[str, Any]) -
 
     :param keys: the data keys that the network needs
     :param options: of the batches, as the config sets them
-    :raises ConfigError: the dataset does not tell lengths before it is read, or lacks a key
+    :raises ConfigError: the dataset does not tell lengths before it is read
     """
     if dataset.is_stream or dataset.num_seqs is None:
         raise BatchError(
@@ -234,12 +265,6 @@ def rows_of(dataset: Dataset, keys: Sequence[str], options: Mapping[str, Any]) -
             "frames." % (dataset.described, "a stream" if dataset.is_stream else "endless")
         )
     total = dataset.num_seqs
-    if not total:
-        raise SettingDataError("batch_size = 'auto': the dataset 'train' is empty. Check its options and files.")
-    for key in keys:
-        if key not in dataset.data_keys and key not in DERIVED_KEYS:
-            text = "batch_size = 'auto': the dataset 'train' has no data key %r. %s"
-            raise BatchError(text % (key, did_you_mean(key, dataset.data_keys)))
     looked_at = min(total, _LOOKED_AT if dataset.knows_lengths else _READ)
     order = np.unique(np.linspace(0, total - 1, looked_at).astype("int64")).tolist()
     given = {"used_data_keys": [key for key in keys if key in dataset.data_keys], "max_seqs": -1, "seq_drop": 0.0}

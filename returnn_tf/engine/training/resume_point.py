@@ -24,15 +24,14 @@ from returnn_tf.logging.log import log
 
 
 class ResumePoint:
-    """The first epoch, the checkpoint to resume from, and the position within the epoch.
+    """The first epoch, the checkpoint to resume from, and, from `begin` on, the position within the epoch.
 
-    :param schedule: the settings of each epoch
     :param done: epochs that this process has trained already, which count if no checkpoint is loaded
-    :raises ConfigError: there is no such checkpoint, or these settings can't resume from it
+    :raises ConfigError: there is no such checkpoint
     :raises DataError: a checkpoint is damaged
     """
 
-    def __init__(self, config: Config, schedule: NetworkSchedule, world: World, done: int = 0) -> None:
+    def __init__(self, config: Config, world: World, done: int = 0) -> None:
         self._config = config
         self._world = world
         self._choice = model_dir.choose_intact(config, report_invalid)
@@ -40,15 +39,25 @@ class ResumePoint:
         if left_behind is not None and world.is_chief:
             log.warn(left_behind)
         self._manifest = CheckpointManifest(config, self._choice)
-        self._manifest.log_changes(settings(config))
         self._continues = done > 0 and self._choice.path is None
         self.epoch = done + 1 if self._continues else self._choice.start_epoch  #: the first one to train
         self.loaded = max(self._choice.epoch or 0, 1)  #: the epoch whose network has the first values
         #: What is done of the first epoch; None if it is trained from its start.
-        self.begun: Optional[Progress] = self._manifest.progress(data_settings(schedule.at(self.loaded).config))
+        self.begun: Optional[Progress] = None
+
+    def begin(self, config: Config, schedule: NetworkSchedule) -> None:
+        """Find the position within the epoch, and log what has changed since the checkpoint.
+
+        :param config: with the batches of the training
+        :param schedule: the settings of each epoch
+        :raises ConfigError: these settings can't resume from the checkpoint
+        """
+        self._config = config
+        self._manifest.log_changes(settings(config))
+        self.begun = self._manifest.progress(data_settings(schedule.at(self.loaded).config))
         if self.begun is not None:
             common = options_of(config).reduce == GRAD
-            self.begun = self.begun.for_ranks(world.size, common=common)
+            self.begun = self.begun.for_ranks(self._world.size, common=common)
 
     def check_data(self, data: TrainingData) -> None:
         """Check that the data is that of the run which wrote the checkpoint (for a start within an epoch).

@@ -34,7 +34,7 @@ from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.product_speed import report_speed
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.support.time_limit import TimeLimit, end_of_job
-from returnn_tf.engine.training.auto_batch import keep, with_batch_size
+from returnn_tf.engine.training.auto_batch import keep, with_known_batches
 from returnn_tf.engine.training.callbacks import Callbacks, callbacks_of, score_names
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
@@ -154,23 +154,29 @@ def set_up(
         world.on_abort += [remove_all, lock.release]
 
         given = config
-        config, batch_table = with_batch_size(given, world)
+        config, trials = with_known_batches(given, world)
         last_epoch = max(TrainingSettings(config).num_epochs, CheckpointSettings(config).load_epoch or 0)
         schedule = NetworkSchedule(config)
-        resume = ResumePoint(config, schedule, world, max(before.epochs, default=0))
+        resume = ResumePoint(config, world, max(before.epochs, default=0))
         planned = _planned(schedule, resume, last_epoch, world)
 
         data = TrainingData(lambda epoch: schedule.at(epoch).config, resume.loaded, needed_data(planned), world)
         resources.callback(data.close)
         for entry, _ in planned:
             data.check(entry.config)
-        resume.check_data(data)
 
         reports = Reports(config, world)
         resources.callback(reports.close)
         resume.restore_rates(reports.learning_rates)
         reports.learning_rates.add_epochs(before.epochs)
         _check_scores(callbacks, data, planned, reports.learning_rates)
+
+        batch_table = None
+        if trials is not None:
+            config, batch_table = trials.run(data.datasets()["train"])
+            schedule = NetworkSchedule(config)
+        resume.begin(config, schedule)
+        resume.check_data(data)
 
         if resume.epoch <= last_epoch:  # another process loads the first batches while the network is built
             data.start(resume.epoch, **resume.position(resume.epoch))
