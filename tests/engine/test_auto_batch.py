@@ -145,6 +145,13 @@ def test_longest_sequences_come_first() -> None:
     assert limited == {40: 100, 80: 77}
 
 
+def test_heartbeat() -> None:
+    """The number of steps of a row, and what follows the last one, may take long, and no step of training is done."""
+    world = World()
+    auto_batch.fill([Row(10, 5), Row(80, 9)], lambda row, number: 1 << 10, lambda row: 1, 1 << 20, None, world)
+    assert world.heartbeat.long and world.heartbeat.step == -1
+
+
 def test_one_sequence_does_not_fit() -> None:
     with pytest.raises(DataError, match="one sequence of 80 frames of 'data' does not fit into 4.9KB. Cut sequences"):
         auto_batch.fill([Row(10, 5), Row(80, 9)], lambda row, number: 1 << 20, lambda row: 1, 5000, None, World())

@@ -242,7 +242,6 @@ def _find(
             "batch_size = 'auto': trying steps of %s on %s, where %s are for steps"
             % (entry.name, memory.device, bytes_text(memory.limit)),
         )
-    world.heartbeat.long_phase("finding the size of batches")
     with overridden(config, entry.settings):
         trial = _Trial(entry, plan, dataset, {key: Declared.of(data) for key, data in needed.items()}, memory)
         trial.peak(rows[0], 1)  # makes the graph, which takes memory, too
@@ -333,6 +332,7 @@ def fill(
         most = row.count if max_seqs is None or max_seqs <= 0 else min(max_seqs, row.count)
         if most <= enough:
             continue
+        world.heartbeat.long_phase("finding the size of batches")
         count, used = largest(functools.partial(peak, row), estimate(row), limit, most)
         if not count:
             raise SettingDataError(
@@ -340,7 +340,6 @@ def fill(
                 "with chunking, or leave out long ones with max_seq_length."
                 % (" and ".join("%d frames of %r" % (n, key) for key, n in row.frames().items()), bytes_text(limit))
             )
-        world.heartbeat.step_done("finding the size of batches")
         if world.is_chief:
             log.write(3, "  up to %d frames: %d sequences, %s" % (row.most_frames, count, bytes_text(used)))
         if count > enough:
