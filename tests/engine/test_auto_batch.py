@@ -271,6 +271,12 @@ def test_resuming_is_exact(fake: type[FakeMemory], tmp_path: Path) -> None:
     ]
 
 
+def test_lengths_of_the_last_epoch(fake: type[FakeMemory], tmp_path: Path) -> None:
+    """Batches fit also when inc_seq_length has let longer sequences in."""
+    batches = _train(_config(tmp_path, max_seq_length=4, inc_seq_length=6, batching="sorted"))
+    assert batches == [[3, 4], [3, 4, 5, 6, 6, 7, 8], [9, 10]]
+
+
 @pytest.mark.slow
 def test_other_networks_and_settings(fake: type[FakeMemory], tmp_path: Path) -> None:
     """What was found for others is not used."""

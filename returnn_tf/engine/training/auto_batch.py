@@ -231,7 +231,8 @@ def _find(
     :param dataset: the training data
     """
     needed = {key: data for key, data in needed_data(list(planned)).items() if data.batch_axis is not None}
-    options = batch_options_from_config(base, train=True)
+    # the last epoch has the longest sequences, with inc_seq_length
+    options = batch_options_from_config(base, train=True, epoch=TrainingSettings(config).num_epochs)
     rows = rows_of(dataset, sorted(needed), options)
     entry, plan = max(planned, key=lambda each: _estimate(each[1], rows[-1], 1))
     devices.set_up(config)
