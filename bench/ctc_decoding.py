@@ -28,8 +28,8 @@ from arpa import arpa_lines
 from numpy.typing import NDArray
 from report import table
 
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions, NGramFile
-from returnn_tf.engine.decoding.labels import DecodedLabels
 from returnn_tf.engine.decoding.lexicon import WordLexicon
 from returnn_tf.engine.decoding.ngram_file import read_ngram
 from returnn_tf.engine.transcripts.edit_distance import Errors, align

@@ -28,6 +28,7 @@ from returnn_tf.engine.search.transcript_graph import TranscriptGraph, wanted_la
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.timed import timed_labels
 from returnn_tf.engine.transcripts.transcript import Piece
+from returnn_tf.engine.transcripts.words import words_of
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.layers.losses.ctc import CtcLoss
 from returnn_tf.tasks.search import output_layers, search_plan, transcript_options
@@ -87,7 +88,7 @@ class WordFigures:
             labels = target_labels(self._model, loss)
             given = each.feed["data"].shape[0]
             step = self._seconds * input_frames(given, size)
-            yield labels.spelling.words(timed_labels(labels.each(reference), frames, step, given * self._seconds))
+            yield words_of(labels.spelling, timed_labels(labels.each(reference), frames, step, given * self._seconds))
 
 
 def _aligned(loss: LossNode, each: SeqReport) -> Optional[tuple[list[int], Any, int]]:

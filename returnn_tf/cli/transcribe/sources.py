@@ -15,10 +15,10 @@ from returnn_tf.config.errors import SearchError, did_you_mean
 from returnn_tf.config.settings.decoding import DecodingSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.core.read_ahead import default_threads
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.data.label_names import LabelNames
 from returnn_tf.engine.decoding.decoder import Decoder
 from returnn_tf.engine.decoding.greedy import GreedyDecoder
-from returnn_tf.engine.decoding.labels import DecodedLabels
 from returnn_tf.engine.decoding.posteriors import log_posteriors
 from returnn_tf.engine.decoding.transcripts import hypotheses_of
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult

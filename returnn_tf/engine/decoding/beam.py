@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import CtcError
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
+from returnn_tf.datasets.vocabulary.hot_words import HotPhrase
 from returnn_tf.engine.decoding.decoder import Decoded, Decoder
-from returnn_tf.engine.decoding.hot_words import HotPhrase, weighted
-from returnn_tf.engine.decoding.labels import DecodedLabels
+from returnn_tf.engine.decoding.hot_words import weighted
 from returnn_tf.engine.decoding.lexicon import WordLexicon
 from returnn_tf.engine.decoding.ngram_file import indices_in
 from returnn_tf.native.decoding.ctc_search import CtcDecoder, CtcSearch, FoundLabels, NGram, align, ctc_library

@@ -8,7 +8,7 @@ import numpy as np
 
 from returnn_tf.config.errors import CtcDataError, did_you_mean
 from returnn_tf.datasets.core.safe_files import read_text, wanted_by
-from returnn_tf.engine.decoding.labels import DecodedLabels
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.logging.text import counted
 from returnn_tf.native.decoding.ctc_search import Spellings
 

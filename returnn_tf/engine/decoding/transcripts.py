@@ -9,11 +9,12 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.decoding.decoder import Decoded
-from returnn_tf.engine.decoding.labels import DecodedLabels
 from returnn_tf.engine.transcripts.confidence import entropy_confidence, posterior_confidence, posteriors
 from returnn_tf.engine.transcripts.timed import timed_labels
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
+from returnn_tf.engine.transcripts.words import words_of
 
 
 def hypotheses_of(
@@ -54,7 +55,7 @@ def hypotheses_of(
 
 def _words(entry: Decoded, labels: DecodedLabels, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     if entry.words is None or entry.word_labels is None:
-        return labels.spelling.words(pieces)
+        return words_of(labels.spelling, pieces)
     words = []
     for word, (first, past) in zip(entry.words, entry.word_labels):
         if past - first > 1 and entry.labels[past - 1] == labels.space:

@@ -9,10 +9,10 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CtcError, NativeError, did_you_mean
 from returnn_tf.config.settings.decoding import DecodingSettings
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
+from returnn_tf.datasets.vocabulary.hot_words import HotPhrase, hot_phrases
 from returnn_tf.engine.data.label_names import LabelNames
 from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions, NGramFile
-from returnn_tf.engine.decoding.hot_words import HotPhrase, hot_phrases
-from returnn_tf.engine.decoding.labels import DecodedLabels
 from returnn_tf.engine.decoding.lexicon import read_lexicon
 from returnn_tf.engine.decoding.ngram_file import read_ngram
 from returnn_tf.engine.decoding.posteriors import read_log_priors

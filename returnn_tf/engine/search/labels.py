@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.vocabulary import vocab_labels
-from returnn_tf.engine.transcripts.words import Spelling
+from returnn_tf.datasets.vocabulary.spelling import Spelling
 from returnn_tf.tensor import Data
 
 _BYTES = [chr(byte) for byte in range(256)]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.errors import CtcDataError
 from returnn_tf.datasets import Dataset, HDFDataset
+from returnn_tf.datasets.vocabulary.spelling import Spelling
 from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.decoding.posteriors import log_posteriors
 from returnn_tf.engine.passes.dataset_pass import DatasetPass
@@ -18,7 +19,6 @@ from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.forward_pass import in_order
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
 from returnn_tf.engine.passes.progress import PassState
-from returnn_tf.engine.transcripts.words import Spelling
 from returnn_tf.logging.lines import phase_text
 from returnn_tf.tensor import Data
 

@@ -16,6 +16,7 @@ from returnn_tf.engine.transcripts.best_path import Frames, frames_of_path
 from returnn_tf.engine.transcripts.confidence import entropy_confidence, posterior_confidence, posteriors
 from returnn_tf.engine.transcripts.timed import timed_labels
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece, Transcript
+from returnn_tf.engine.transcripts.words import words_of
 
 
 class _Sequence(NamedTuple):
@@ -104,7 +105,7 @@ class Transcriber:
             timed_labels(self._labels.each(own), of_own, seconds, duration, sure)
             for own, of_own, sure in zip(labels, frames, confidence)
         ]
-        words = [self._labels.spelling.words(own) for own in pieces]
+        words = [words_of(self._labels.spelling, own) for own in pieces]
         if sequence.scores is not None and len(labels) > 1 and self._options.confidence == POSTERIOR:
             weights = posteriors([float(score) for score in sequence.scores])
             pieces[0] = _with_posteriors(pieces, weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from returnn_tf.config.errors import ExportError
-from returnn_tf.engine.transcripts.words import Spelling
+from returnn_tf.datasets.vocabulary.spelling import Spelling
 
 BLANK = "<blk>"
 _SPACE = "\u2581"  # the program writes a space in its place, at the begin of a symbol

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
+from returnn_tf.datasets.vocabulary.hot_words import hot_phrases
 from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions, NGramFile
-from returnn_tf.engine.decoding.hot_words import hot_phrases
-from returnn_tf.engine.decoding.labels import DecodedLabels
 from returnn_tf.engine.decoding.lexicon import WordLexicon
 from returnn_tf.engine.decoding.ngram_file import read_ngram
 from returnn_tf.ops.sequence.ngram import ArpaModel

@@ -4,8 +4,8 @@ import pytest
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.vocabulary import make_vocabulary
-from returnn_tf.engine.decoding.hot_words import hot_phrases
-from returnn_tf.engine.decoding.labels import DecodedLabels
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
+from returnn_tf.datasets.vocabulary.hot_words import hot_phrases
 from returnn_tf.engine.decoding.lexicon import read_lexicon
 
 

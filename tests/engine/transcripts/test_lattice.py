@@ -7,10 +7,11 @@ import re
 
 import pytest
 
+from returnn_tf.datasets.vocabulary.spelling import Spelling
 from returnn_tf.engine.transcripts.formats.base import FORMATS
 from returnn_tf.engine.transcripts.lattice import lattice_of
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece, Transcript
-from returnn_tf.engine.transcripts.words import Spelling
+from returnn_tf.engine.transcripts.words import words_of
 
 SPELLING = Spelling(["th@@", "e", "is"])
 
@@ -19,7 +20,7 @@ def hypothesis(text, acoustic, lm, score=None, start=0.0):
     """Return a hypothesis with a label per 0.1 seconds, whose scores have one more for the end."""
     names = text.split()
     labels = tuple(Piece(name, start + 0.1 * i, start + 0.1 * i + 0.1) for i, name in enumerate(names))
-    words = SPELLING.words(labels)
+    words = words_of(SPELLING, labels)
     spans = [(first, past) for _, first, past in SPELLING.spans(names)]
     parts = {"acoustic": sum(acoustic), "lm": sum(lm)}
     total = sum(parts.values()) if score is None else score

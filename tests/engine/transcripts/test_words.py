@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from returnn_tf.datasets.vocabulary.spelling import Spelling
 from returnn_tf.engine.search.labels import Bytes, Labels
 from returnn_tf.engine.transcripts.transcript import Piece
-from returnn_tf.engine.transcripts.words import Spelling
+from returnn_tf.engine.transcripts.words import words_of
 
 _BYTES = [chr(byte) for byte in range(256)]
 
@@ -62,4 +63,4 @@ def test_words_of_an_index_without_name():
 def test_times_and_confidence_of_words():
     spelling = Spelling(["th@@", "e", "a"])
     labels = [Piece("th@@", 0.1, 0.2, 0.9), Piece("e", 0.3, 0.5, 0.4), Piece("a", 0.6, 0.7)]
-    assert spelling.words(labels) == (Piece("the", 0.1, 0.5, 0.4), Piece("a", 0.6, 0.7, None))
+    assert words_of(spelling, labels) == (Piece("the", 0.1, 0.5, 0.4), Piece("a", 0.6, 0.7, None))

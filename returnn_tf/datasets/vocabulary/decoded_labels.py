@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import ConfigError, DataError
-from returnn_tf.datasets.vocabulary import Vocabulary
-from returnn_tf.engine.transcripts.words import SPACES, Spelling
+from returnn_tf.datasets.vocabulary.base import Vocabulary
+from returnn_tf.datasets.vocabulary.spelling import SPACES, Spelling
 
 
 class DecodedLabels:
