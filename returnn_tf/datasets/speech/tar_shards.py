@@ -83,9 +83,8 @@ class _Headers:
         header, begin = blocks[:_BLOCK], start
         if not self._is_plain or (header and not header.strip(b"\0") and start == 0):
             return None
-        if (
-            header[156:157] == b"x"
-        ):  # what follows is about the next member, and stands there, too, unless it is too long
+        # what follows a header "x" is about the next member, and stands there, too, unless it is too long
+        if header[156:157] == b"x":
             size = _number(header[124:136])
             records = blocks[_BLOCK : _BLOCK + (size or 0)]
             if not size or len(records) < size or any(field in records for field in _IN_RECORDS):

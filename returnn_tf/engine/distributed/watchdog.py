@@ -118,9 +118,7 @@ class Watchdog:
 
     def _receive(self, rank: int, message: dict[str, Any]) -> None:
         if "verdict" in message:
-            if (
-                self._world.is_chief
-            ):  # the others have no connection to the rank that has found it, and see this one end
+            if self._world.is_chief:  # the others are not connected to the rank that has found it
                 self._send_all(message)
             self._end(message["verdict"])
         elif "failed" in message:

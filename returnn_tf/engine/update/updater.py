@@ -266,9 +266,9 @@ class Updater:
 
 
 def _gradients(loss: Any, names: list[str], variables: list[Any]) -> dict[str, Any]:
+    """Return the gradients by name, of the variables that have one, in the order in which their ops were made."""
     if not variables:
         return {}
-    """Return the gradients by name, of the variables that have one, in the order in which their ops were made."""
     found = {name: grad for name, grad in zip(names, tf.gradients(loss, variables)) if grad is not None}
     position = {op: index for index, op in enumerate(tf.compat.v1.get_default_graph().get_operations())}
     return dict(sorted(found.items(), key=lambda item: position[_op_of(item[1])]))
