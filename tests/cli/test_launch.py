@@ -154,6 +154,8 @@ _STARTS = (
     "exec(sys.argv[1])\n"
 )
 _STOPPED = "if rank: os.kill(os.getpid(), signal.SIGSTOP)\nsys.exit(size - 1)"
+#: A mistake in the config of the first rank, while the other one does not hear SIGTERM, as in an op of TensorFlow.
+_DEAF = "if not rank: sys.exit(2)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(300)"
 _KILLED = "if rank == 1 and size > %d: os.kill(os.getpid(), signal.SIGKILL)"
 
 
@@ -167,9 +169,10 @@ _KILLED = "if rank == 1 and size > %d: os.kill(os.getpid(), signal.SIGKILL)"
         ("2-1", None, "sys.exit(2 * rank)", 2, {2: None}),
         ("2-1", None, "rank and os._exit(3)", 3, {2: None}),
         ("2-1", None, _STOPPED, 0, {2: None, 1: None}),
+        ("2-1", None, _DEAF, 2, {2: None}),
         ("2", None, _KILLED % 1, 137, {2: None}),
     ],
-    ids=["one", "one_each_time", "too_few", "error", "exit", "stopped", "not_wanted"],
+    ids=["one", "one_each_time", "too_few", "error", "exit", "stopped", "deaf", "not_wanted"],
 )  # fmt: skip
 def test_starting_again_without_those_that_were_killed(
     number: str,

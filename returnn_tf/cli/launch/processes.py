@@ -35,8 +35,9 @@ _BLOCK = 1 << 16
 _LONGEST_LINE = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _GPUS = "CUDA_VISIBLE_DEVICES"
-#: Exit codes of a rank that means the others can't go on, and of one that was stopped by a signal.
-_FAILED, _STOPPED = (1, 2), tuple(128 + number for number in STOP_SIGNALS)
+#: Exit codes of a rank with a mistake in its config, of those whose others can't go on, and after a signal to stop.
+_MISTAKE = 2
+_FAILED, _STOPPED = (1, _MISTAKE), tuple(128 + number for number in STOP_SIGNALS)
 
 
 def run(command: Sequence[str], number: int, least: Optional[int] = None) -> int:
@@ -64,7 +65,7 @@ def run(command: Sequence[str], number: int, least: Optional[int] = None) -> int
 def _run_once(
     command: Sequence[str], number: int, environ: Mapping[str, str], signals: _Signals
 ) -> tuple[int, list[int]]:
-    """Return the exit code, and the ranks that were lost, unless all were to stop."""
+    """Return the exit code, and the ranks that were lost, see `_Group.lost`."""
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(held_port()) for _ in range(number)]
         group = stack.enter_context(_Group(signals))
@@ -216,8 +217,13 @@ class _Group:
 
     @property
     def lost(self) -> list[int]:
-        """Return the ranks that were killed, here or by somebody else, unless all were to stop."""
-        return [] if self._stopping else [rank for rank, code in sorted(self._codes.items()) if code < 0]
+        """Return the ranks that were killed, here or by somebody else, unless all were to stop.
+
+        After a mistake in the config there are none: it would come again, and the others were killed because of it.
+        """
+        if self._stopping or _MISTAKE in self._codes.values():
+            return []
+        return [rank for rank, code in sorted(self._codes.items()) if code < 0]
 
     def start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start the process of the next rank."""
