@@ -39,6 +39,10 @@ def test_memory(config, capsys):
     assert main(["check", "--memory", "--no-data", config, *limits, "++max_seq_length", "40"]) == 0
     lines = capsys.readouterr().out.split("memory of a step of training, ")[1].splitlines()
     assert [line.split()[:2] for line in lines[2:]] == [["40", "10"]]
+    assert main(["check", "--memory", "--no-data", config, *limits, "++max_seqs_by_length", "{60: 4, 150: 5}"]) == 0
+    lines = capsys.readouterr().out.split("memory of a step of training, ")[1].splitlines()
+    rows = [line.split()[:2] for line in lines[2:]]
+    assert rows == [["50", "4"], ["100", "5"], ["200", "1"], ["500", "1"], ["700", "1"]]
     assert main(["check", "--memory", "--no-data", config, "++task", "search"]) == 2
     assert "--memory is about training" in capsys.readouterr().err
 

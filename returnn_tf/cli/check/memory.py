@@ -102,7 +102,8 @@ def _batches(plan: Plan, settings: DataSettings) -> Iterator[tuple[int, int, Siz
         last = frames
         limits = [(frames_of[key] or 0) // lengths[key] for key in keys if frames_of[key]]
         limits += [most] if most > 0 else []
-        limits += [count for longest_one, count in by_length if frames <= longest_one][:1]
+        if by_length:
+            limits.append(next((count for longest_one, count in by_length if frames <= longest_one), 1))
         sequences = max(1, min(limits, default=1))
         by_dim: dict[Dim, int] = {dim: lengths[key] for key in keys for dim in dims[key]}
         yield frames, sequences, Sizes(sequences, by_dim, frames)
