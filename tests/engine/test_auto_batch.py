@@ -430,6 +430,11 @@ V1 = "sys/fs/cgroup/memory/"
         ({"proc/self/cgroup": "0::/a/b\n", V2 + "a/memory.max": "900", V2 + "a/memory.current": "200",
           V2 + "a/b/memory.max": "max", V2 + "a/b/memory.current": "100"}, 700),
         ({"proc/self/cgroup": "0::/a\n", V2 + "a/memory.max": "900", V2 + "a/memory.current": "1000"}, 0),
+        ({"proc/self/cgroup": "0::/\n", V2 + "memory.max": "5000", V2 + "memory.current": "4900",
+          V2 + "memory.stat": "anon 900\nfile 4000\ninactive_file 3000\nactive_file 500\nshmem 500\n"}, 3600),
+        ({"proc/self/cgroup": "7:memory:/\n", V1 + "memory.limit_in_bytes": "5000",
+          V1 + "memory.usage_in_bytes": "4900", V1 + "memory.stat": "cache 9\ninactive_file 1\nactive_file 1\n"
+          "total_cache 9\ntotal_inactive_file 3000\ntotal_active_file 500\n"}, 3600),
         ({"proc/self/cgroup": "4:cpu:/x\n7:memory:/slurm/job\n", V1 + "slurm/job/memory.limit_in_bytes": "4000",
           V1 + "slurm/job/memory.usage_in_bytes": "1"}, 3999),
         ({"proc/self/cgroup": "7:memory:/\n", V1 + "memory.limit_in_bytes": str((1 << 63) - 4096),

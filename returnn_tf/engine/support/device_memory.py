@@ -19,6 +19,8 @@ _DRIVER = "libcuda.so.1"
 _GIVE = "Give batch_size a number of frames."
 #: What a cgroup writes that has no limit, and about which v1 writes instead.
 _NO_LIMIT, _HUGE = "max", 1 << 60
+#: Bytes of files that are in memory, which a cgroup counts as used, but frees when they are needed; v1, v2.
+_CACHES = ("total_active_file", "total_inactive_file"), ("active_file", "inactive_file")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +109,16 @@ def _left_in_cgroups(root: pathlib.Path) -> Iterator[int]:
                 except (OSError, ValueError):
                     continue
                 if most != _NO_LIMIT and int(most) < _HUGE:
-                    yield max(int(most) - used, 0)
+                    yield max(int(most) - max(used - _cached(each), 0), 0)
+
+
+def _cached(folder: pathlib.Path) -> int:
+    """Return the bytes that a cgroup can free; 0 if it does not tell."""
+    try:
+        found = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return next((sum(int(found[name]) for name in names) for names in _CACHES if names[0] in found), 0)
+    except (OSError, ValueError, KeyError):
+        return 0
 
 
 def _cgroups(root: pathlib.Path) -> Iterator[tuple[pathlib.Path, str, str]]:
