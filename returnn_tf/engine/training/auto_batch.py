@@ -59,8 +59,9 @@ _STEP, _CLOSE = 8, 20
 _UNLIMITED = (1 << 31) - 1
 #: What the numbers depend on, beside the networks.
 _SETTINGS = (
-    "batch_size", "max_seqs", "max_seq_length", "min_seq_length", "chunking", "window", "context_window",
-    "extern_data", "mixed_precision", "float_dtype", "optimizer", "accum_grad_multiple_step", "jit_compile",
+    "batch_size", "max_seqs", "max_seq_length", "inc_seq_length", "min_seq_length", "chunking", "window",
+    "context_window", "extern_data", "mixed_precision", "float_dtype", "optimizer", "accum_grad_multiple_step",
+    "jit_compile",
 )  # fmt: skip
 
 
