@@ -15,6 +15,8 @@ import soundfile
 
 import returnn_tf
 from returnn_tf.cli.main import main
+from returnn_tf.cli.transcribe.recogniser import BatchSize
+from returnn_tf.engine.data.batch_table import BatchTable, path_of
 from returnn_tf.engine.monitoring import run_settings
 
 RATE = 8000
@@ -109,6 +111,26 @@ def test_texts_in_the_order_of_the_files(run: Any) -> None:
     code, out, err = run(*names)
     assert code == 0 and out == "".join("%s\t%s\n" % each for each in zip(names, said))
     assert "Transcribed 7 files" in err and "real-time factor" in err and "net.001" in err
+
+
+@pytest.mark.parametrize(
+    "settings, frames, by_length",
+    [
+        ({"batch_size": "auto"}, 300, {10: 30, 50: 4}),
+        ({"batch_size": {"data": 90, "classes": "auto"}}, 90, {10: 30, 50: 4}),
+        ({"batch_size": {"classes": 90}, "max_seqs_by_length": {20: 2}}, 40, {20: 2}),
+        ({"batch_size": 70}, 70, None),
+        ({}, 0, None),
+    ],
+    ids=str,
+)
+def test_batches_of_the_training(settings: Any, frames: int, by_length: Any, tmp_path: pathlib.Path) -> None:
+    """Numbers that a training has found hold here, too."""
+    model = str(tmp_path / "net")
+    BatchTable({10: 30, 50: 4}, "CPU:0", 1, {}).write(path_of(model))
+    size = BatchSize.of(returnn_tf.Config({"model": model, **settings}), "data")
+    assert (size.frames, size.seqs, size.seqs_by_length) == (frames, 0, by_length)
+    assert size.options().get("max_seqs_by_length") == by_length
 
 
 def test_of_one_file_only_the_text(run: Any) -> None:

@@ -20,6 +20,7 @@ from returnn_tf.datasets.config import batch_options_from_config, dataset_from_c
 from returnn_tf.datasets.core.batches.batch_options import derived_keys
 from returnn_tf.datasets.synthetic.static import StaticDataset
 from returnn_tf.engine.data.audio_of_config import AudioOfConfig
+from returnn_tf.engine.data.batch_table import known
 from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.engine.data.label_names import LabelNames
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, Step, steps_over_sequences
@@ -37,23 +38,32 @@ class BatchSize(NamedTuple):
 
     :param frames: with padding; 0: without limit
     :param seqs: sequences; 0: without limit
+    :param seqs_by_length: sequences by the frames of the longest one; None: without limit
     """
 
     frames: int
     seqs: int
+    seqs_by_length: Optional[Mapping[int, int]] = None
 
     @classmethod
     def of(cls, config: Config, key: str) -> BatchSize:
-        """Return the sizes for a data key by the settings ``batch_size`` and ``max_seqs``."""
-        options = batch_options_from_config(config, train=False)
+        """Return the sizes for a data key by ``batch_size``, ``max_seqs`` and ``max_seqs_by_length``.
+
+        :raises ConfigError: ``batch_size`` is "auto", but no training has found numbers
+        """
+        options = batch_options_from_config(known(config), train=False)
         frames, seqs = options.get("batch_size") or 0, options.get("max_seqs") or 0
         if isinstance(frames, Mapping):
-            frames = frames.get(key, 0)
-        return cls(max(int(frames), 0), max(int(seqs), 0))
+            frames = frames.get(key) or 0
+        by_length = options.get("max_seqs_by_length")
+        if by_length and not frames:
+            frames = max(longest * count for longest, count in by_length.items())
+        return cls(max(int(frames), 0), max(int(seqs), 0), by_length)
 
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, Any]:
         """Return the options of `Dataset.batches`."""
-        return {"batch_size": self.frames or _NO_LIMIT, "max_seqs": self.seqs or -1}
+        limits = {"batch_size": self.frames or _NO_LIMIT, "max_seqs": self.seqs or -1}
+        return limits if self.seqs_by_length is None else {**limits, "max_seqs_by_length": self.seqs_by_length}
 
     def is_reached(self, frames: int, seqs: int, times: int) -> bool:
         """Return whether some sequences are as much as this many batches."""

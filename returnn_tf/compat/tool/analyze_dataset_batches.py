@@ -18,6 +18,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.datasets.config import batch_options_from_config
+from returnn_tf.engine.data.batch_table import known
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 
 _DOC = """
@@ -66,7 +67,7 @@ def run(args: list[str]) -> int:
     if opened.dataset.endless and last == sys.maxsize:
         raise CommandError("%s is endless: give --endseq" % opened.title)
     is_train = parsed.dataset in (None, "train")
-    options = batch_options_from_config(config, train=is_train, epoch=parsed.epoch)
+    options = batch_options_from_config(known(config), train=is_train, epoch=parsed.epoch)
     options["used_data_keys"] = _used_keys(config, opened, parsed.key)
     seqs, rows, true, padded = [], [], [], []
     for batch in opened.dataset.batches(parsed.epoch, **options):

@@ -22,7 +22,7 @@ from returnn_tf.compat.tool.shared.datasets import OpenDataset, open_dataset, po
 from returnn_tf.compat.tool.shared.frame_statistics import FrameStatistics
 from returnn_tf.compat.tool.shared.text_files import write_file
 from returnn_tf.config.errors import CommandDataError, CommandError
-from returnn_tf.datasets.config import batch_options_from_config
+from returnn_tf.datasets.config import batch_options_from_config, without_auto
 from returnn_tf.datasets.core.batches.batch_options import BatchOptions
 from returnn_tf.datasets.core.epoch import EpochReader
 from returnn_tf.logging.text import printable
@@ -325,7 +325,7 @@ def _limits(opened: OpenDataset, parsed: argparse.Namespace) -> Optional[BatchOp
 
     :raises ConfigError: a limit is not of one of the allowed forms
     """
-    of_config = batch_options_from_config(opened.config, train=True, epoch=parsed.epoch)
+    of_config = batch_options_from_config(without_auto(opened.config), train=True, epoch=parsed.epoch)
     given: dict[str, Any] = {}
     for name in ("max_seq_length", "min_seq_length"):
         text = getattr(parsed, name)

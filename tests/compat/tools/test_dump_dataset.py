@@ -49,6 +49,7 @@ def dump(*args):
         (["--dataset", "config:rows(2)"], [0, 1]),
         (["--max_seq_length", "2"], [0, 1]),
         (["--max_seq_length", "config"], [0, 1, 2]),
+        (["--max_seq_length", "config", "++batch_size", "auto"], [0, 1, 2]),
         (["--min_seq_length", "{'classes': 10}", "--endseq", "inf"], [9, 10, 11, 12]),
     ],
 )

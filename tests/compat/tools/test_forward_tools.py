@@ -14,6 +14,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.data.batch_table import BatchTable, path_of
 
 CONFIG = """
 import numpy
@@ -246,6 +247,16 @@ def test_sizes_of_batches(capsys):
     assert "  sequences: %d" % len(kept) in lines[2]
     assert ("  frames of 'data': %d, " % sum(kept)) in lines[3] + ", "
     assert len(kept) < len(lengths) and lines[-1] == "  left out as too long: %d" % (len(lengths) - len(kept))
+
+
+def test_sizes_of_batches_that_a_training_has_found(tmp_path, capsys):
+    table = BatchTable({3: 1, 6: 2}, "CPU:0", 1, {})
+    options = ["++batch_size", "'auto'", "++model", str(tmp_path / "net")]
+    assert main(["tool", "analyze-dataset-batches", "a.config", *options]) == 2
+    assert "where a training keeps what it finds" in capsys.readouterr().err
+    table.write(path_of(str(tmp_path / "net")))
+    assert main(["tool", "analyze-dataset-batches", "a.config", *options]) == 0
+    assert re.search("sequences: [0-9]+, 1 to 2 ", " ".join(capsys.readouterr().out.split()))
 
 
 def test_padding(capsys):
