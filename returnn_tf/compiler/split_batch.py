@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.graph.constraints import constrains_output
 from returnn_tf.tensor import Data
 
 
@@ -28,6 +29,8 @@ def obstacle(plan: Plan, *, search: bool = False) -> str:
             return of_layer + "passes its values on once per step"
         if layer.has_meta_loss:
             return of_layer + "has a loss on gradients"
+        if constrains_output(node):
+            return of_layer + "has darc1 or spatial_smoothing, which constrain the sum over the batch"
         if layer.mixes_sequences() and not (search and layer.chooses_labels):
             return of_layer + "computes over the sequences of the batch"
     for loss in plan.losses:

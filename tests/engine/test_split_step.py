@@ -160,6 +160,10 @@ NOT_SPLIT = {
     "layer 'norm' (class 'norm') computes over the sequences of the batch": (
         {"norm": {"class": "norm", "axes": ["B", "F"], "from": "checked"}}, "norm",
     ),
+    "layer 'hid' (class 'linear') has darc1 or spatial_smoothing, which constrain the sum over the batch": (
+        {"hid": {"class": "linear", "activation": "tanh", "n_out": 9, "from": "checked", "spatial_smoothing": 0.1}},
+        "hid",
+    ),
     "layer 'prior' (class 'accumulate_mean') changes a variable in each step": (
         {
             "prior": {"class": "accumulate_mean", "exp_average": 0.1, "from": "checked"},
