@@ -15,7 +15,7 @@ from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.graph.carried_state import CarriedState
 from returnn_tf.graph.check_numerics import checked_finite
-from returnn_tf.graph.constraints import layer_constraint
+from returnn_tf.graph.constraints import output_constraint, param_constraint
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.emit_node import emit_node, op_scope
 from returnn_tf.graph.layer import Node
@@ -37,6 +37,7 @@ class Lowered:
     :param counts: float scalar by layer path: the number of frames or sequences that reports divide loss and error by
     :param objective: scaled losses without constraints; None if there is no loss
     :param constraints: scalar; 0 without constraints
+    :param output_constraints: those on outputs, which are sums over the batch; None: there are none
     :param updates: functions to call once after the outputs, e.g. running means
     """
 
@@ -50,6 +51,7 @@ class Lowered:
     lowering: Lowering
     #: Whether any layer has a constraint.
     has_constraints: bool = False
+    output_constraints: Optional[Any] = None
 
     def run_updates(self) -> None:
         """Emit the updates outside of training: running statistics that every run changes, as in old configs."""
@@ -167,9 +169,12 @@ def lower(
         everything = list(plan.all_nodes())
         for node in plan.nodes:
             if node in needed and node.extern_key is None:
-                for constraint in _constraints(lowering, node, everything):
+                for constraint, on_output in _constraints(lowering, node, everything):
                     result.constraints += constraint
                     result.has_constraints = True
+                    if on_output:
+                        before = result.output_constraints
+                        result.output_constraints = constraint if before is None else before + constraint
     return result
 
 
@@ -188,17 +193,18 @@ def _no_packed_layers(all_frames: bool, product_dtype: Optional[str]) -> DimErro
 
 def _constraints(
     lowering: Lowering, node: Node, everything: Sequence[Node], run: Optional[Node] = None
-) -> Iterator[Any]:
-    """Yield the constraints of a layer and of the layers inside it.
+) -> Iterator[tuple[Any, bool]]:
+    """Yield the constraints of a layer and of the layers inside it, and whether they are on the output.
 
     :param everything: all layers of the network
     :param run: for a layer of a loop: the node that runs the loop
     """
     for inner in node.inner:
         yield from _constraints(lowering, inner, everything, node)
-    constraint = layer_constraint(EmitContext(node, lowering), everything, run)
-    if constraint is not None:
-        yield constraint
+    ctx = EmitContext(node, lowering)
+    for constraint, on_output in ((param_constraint(ctx, everything), False), (output_constraint(ctx, run), True)):
+        if constraint is not None:
+            yield constraint, on_output
 
 
 def _feed_key(lowering: Lowering, key: str, node: Node, feed: Mapping[str, Any]) -> None:

@@ -39,15 +39,14 @@ def constrains_output(node: Node) -> bool:
     return bool(node.layer.darc1 or node.layer.spatial_smoothing)
 
 
-def layer_constraint(ctx: EmitContext, nodes: Iterable[Node], run: Optional[Node] = None) -> Optional[Any]:
-    """Return the sum of all constraints of one layer, or None.
+def param_constraint(ctx: EmitContext, nodes: Iterable[Node]) -> Optional[Any]:
+    """Return the constraint of one layer on its parameters, or None.
 
     L2: ``L2 * sum(x ** 2)`` over all its parameters and those of the layers inside it, including biases and untrained
     ones, but not what it gets from other layers by reuse_params. Where a layer with L2 is inside another one with L2,
     or two of them have one scope, their parameters count for both.
 
     :param nodes: all layers of the network, with those inside loops
-    :param run: for a layer of a loop: the node that runs the loop
     """
     layer = ctx.node.layer
     total = None
@@ -55,6 +54,16 @@ def layer_constraint(ctx: EmitContext, nodes: Iterable[Node], run: Optional[Node
         for spec in _variables(ctx.node, nodes):
             term = layer.L2 * tf.reduce_sum(tf.square(tf.convert_to_tensor(ctx.lowering.params.variables[spec.name])))
             total = term if total is None else total + term
+    return total
+
+
+def output_constraint(ctx: EmitContext, run: Optional[Node] = None) -> Optional[Any]:
+    """Return the sum of the constraints of one layer on its output, which are sums over frames, or None.
+
+    :param run: for a layer of a loop: the node that runs the loop
+    """
+    layer = ctx.node.layer
+    total = None
     for name in ("darc1", "spatial_smoothing"):
         factor = getattr(layer, name)
         if factor and not (run is not None and ctx.search):  # hypotheses of a search are not constrained

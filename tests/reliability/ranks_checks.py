@@ -174,6 +174,13 @@ def check_decoupled_constraints(world: Any) -> Any:
 
 
 @check
+def check_output_constraints(world: Any) -> Any:
+    network = settings()["network"]
+    network["hidden"].update(n_out=9, spatial_smoothing=0.1)
+    return compare_with_one(world, network=network)
+
+
+@check
 def check_accumulated(world: Any) -> Any:
     return compare_with_one(world, accum_grad_multiple_step=3)
 

@@ -26,7 +26,8 @@ class GradReduction:
     """Emits the reductions of one traced step, in the same order on all ranks.
 
     Losses are sums over frames or sequences, so their gradients are summed. A normalised loss (a mean over the batch)
-    is weighted by the share of this rank's frames. Constraints do not depend on the batch and count once in total.
+    is weighted by the share of this rank's frames. Constraints on parameters count once in total, those on outputs are
+    sums over frames, as losses are.
 
     :param losses: of the network
     """
@@ -55,9 +56,13 @@ class GradReduction:
         errors = {name: _times(value, own) for name, value in graph.errors.items()}
         counts = {name: _times(value, own) for name, value in graph.counts.items()}
         objective = self._objective(graph, losses)
-        constraints = tf.convert_to_tensor(graph.constraints)
+        constraints, on_outputs = tf.convert_to_tensor(graph.constraints), graph.output_constraints
+        if on_outputs is not None:
+            constraints -= on_outputs
         if not self._average:
             constraints = constraints / self._size
+        if on_outputs is not None:
+            constraints += _times(on_outputs, own)
         return dataclasses.replace(
             graph, losses=losses, errors=errors, counts=counts, objective=objective, constraints=constraints
         )
