@@ -150,10 +150,10 @@ class NGram:
         return int(self._library.rtf_ngram_order(self.pointer))
 
     def indices(self, words: Sequence[str]) -> NDArray[np.int32]:
-        """Return the indices of words without newlines; 0 for words that the model does not have."""
+        """Return the indices of words; 0 for words that the model does not have, as those with newlines."""
         result = np.zeros(len(words), np.int32)
         if words:
-            text = "\n".join(words).encode("utf8")
+            text = "\n".join("" if "\n" in word else word for word in words).encode("utf8", "surrogatepass")
             self._library.rtf_ngram_indices(self.pointer, text, len(text), _pointer(result, _int32s))
         return result
 

@@ -127,6 +127,14 @@ def test_missing_files_and_pipes(tmp_path):
         read_ngram("/dev/null")
 
 
+def test_labels_that_no_file_can_have(tmp_path):
+    """A label with a newline, or one that is no text, is unknown to a model, and the others keep their places."""
+    path = tmp_path / "a.arpa"
+    path.write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n-0.5 a\n-0.9 b\n\n\\end\\\n")
+    model = read_ngram(str(path))
+    assert model.indices(["a", "\n", "b", "a\nb", "\udcff", "", "a"]).tolist() == [1, 0, 2, 0, 0, 0, 1]
+
+
 def test_words_of_another_vocabulary(caplog):
     model = read_ngram(str(ARPA))
     assert indices_in(model, ["green", "<unk>", "house"], "x.arpa", "labels").tolist()[1] == 0
