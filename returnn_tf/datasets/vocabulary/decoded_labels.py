@@ -9,7 +9,7 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import ConfigError, DataError
+from returnn_tf.config.errors import ConfigError, CtcError, DataError
 from returnn_tf.datasets.vocabulary.base import Vocabulary
 from returnn_tf.datasets.vocabulary.spelling import SPACES, Spelling
 
@@ -51,10 +51,20 @@ class DecodedLabels:
         labels = tuple(labels)
         return labels if self.space is None or labels[-1:] == (self.space,) else (*labels, self.space)
 
+    def has_separator(self, labels: Sequence[int]) -> bool:
+        """Return whether a word has the label between words where the search takes it for that one.
+
+        The space is only behind a word or within one, any other separator in none.
+        """
+        return self.separator in (labels if self.separator != self.space else labels[:1])
+
     def spell(self, word: str) -> Optional[tuple[int, ...]]:
-        """Return the labels of a word, as `completed`; None if it has characters that the labels lack."""
+        """Return the labels of a word, as `completed`; None if it has characters that the labels lack.
+
+        :raises ConfigError: the vocabulary splits texts at random
+        """
         labels = self._split(word)
-        return self.completed(labels) if labels else None
+        return self.completed(labels) if labels and not self.has_separator(labels) else None
 
     def spell_phrase(self, phrase: str) -> Optional[tuple[int, ...]]:
         """Return the labels of words separated by blanks; None if one can't be spelt."""
@@ -67,14 +77,29 @@ class DecodedLabels:
                 return [self._ids[word]]
             known = all(char in self._ids for char in word) and self._are_characters
             return [self._ids[char] for char in word] if known else None
+        if self._vocabulary.is_random:
+            raise CtcError(
+                "The vocabulary splits words at random, as for training, but the search needs the one way to write %r. "
+                "Give extern_data or the dataset to decode a vocabulary that does not." % word
+            )
         try:
             labels = self._vocabulary.get_seq(word)
         except (ConfigError, DataError):
             return None
-        postfix = self._vocabulary.seq_postfix
-        labels = labels[: len(labels) - len(postfix)]
+        labels = self._without_ends(labels)
         unknown = self._vocabulary.unknown_label_id
         return None if unknown in labels and word != self._vocabulary.unknown_label else labels
+
+    def _without_ends(self, labels: Sequence[int]) -> Sequence[int]:
+        """Return labels without those that the vocabulary puts before and behind every text."""
+        begin = 0
+        while begin < min(len(self._ends), len(labels)) and labels[begin] == self._ends[begin]:
+            begin += 1
+        return labels[begin : len(labels) - (len(self._ends) - begin)]
+
+    @functools.cached_property
+    def _ends(self) -> Sequence[int]:
+        return [] if self._vocabulary is None else self._vocabulary.get_seq("")
 
     @functools.cached_property
     def _are_characters(self) -> bool:

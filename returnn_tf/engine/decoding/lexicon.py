@@ -59,11 +59,14 @@ def read_lexicon(path: str, labels: DecodedLabels) -> WordLexicon:
 
     A word may have several lines. A line with a word alone is spelt by the vocabulary. ``.gz`` is decompressed.
 
-    :raises DataError: the file is missing or empty, lines have labels that the model lacks, or words can't be spelt
+    :raises ConfigError: the vocabulary splits words at random
+    :raises DataError: the file is missing or empty, lines have labels that the model lacks, or words can't be spelt or
+        have the label between words
     """
     lexicon = WordLexicon(labels)
     unknown: list[tuple[int, str]] = []
     unspelt: list[tuple[int, str]] = []
+    separated: list[tuple[int, str]] = []
     for number, word, names in _lines(path):
         if not names:
             spelt = labels.spell(word)
@@ -73,10 +76,13 @@ def read_lexicon(path: str, labels: DecodedLabels) -> WordLexicon:
                 lexicon.add(word, spelt)
             continue
         found = [labels.index(name) for name in names]
-        if None in found:
+        known = [index for index in found if index is not None]
+        if len(known) < len(found):
             unknown.append((number, names[found.index(None)]))
+        elif labels.has_separator(known):
+            separated.append((number, word))
         else:
-            lexicon.add(word, [index for index in found if index is not None])
+            lexicon.add(word, known)
     if unknown:
         hint = did_you_mean(unknown[0][1], labels.names[:_MOST_COMPARED], max_listed=10)
         raise CtcDataError(
@@ -87,6 +93,12 @@ def read_lexicon(path: str, labels: DecodedLabels) -> WordLexicon:
         raise CtcDataError(
             "Lexicon %r has %s that the labels of the model can't spell: line %s. Write the labels behind the word, or "
             "remove it." % (path, counted(len(unspelt), "word"), _listed(unspelt))
+        )
+    if separated:
+        raise CtcDataError(
+            "Lexicon %r has %s with the label %r, which is the one between words: line %s. Remove it there, or set "
+            "decode_separator to another one."
+            % (path, counted(len(separated), "word"), labels.name(labels.separator or 0), _listed(separated))
         )
     if not lexicon.words:
         raise CtcDataError("Lexicon %r is empty: a line is a word and the names of its labels." % path)

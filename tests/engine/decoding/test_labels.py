@@ -1,12 +1,17 @@
 """Words as labels: spelt by vocabularies, by characters, or not at all; files of words and of hot words."""
 
+import pathlib
+import re
+
 import pytest
 
-from returnn_tf.config import DataError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.vocabulary import make_vocabulary
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.datasets.vocabulary.hot_words import hot_phrases
 from returnn_tf.engine.decoding.lexicon import read_lexicon
+
+MODEL = pathlib.Path(__file__).parents[2] / "data" / "datasets" / "text" / "spm.model"
 
 
 def bpe(tmp_path, **options):
@@ -73,6 +78,41 @@ def test_lexicon_files(tmp_path):
 def test_a_missing_lexicon(tmp_path):
     with pytest.raises(DataError, match="The lexicon: .*no.txt"):
         read_lexicon(str(tmp_path / "no.txt"), DecodedLabels(["a"]))
+
+
+@pytest.mark.parametrize(
+    "names, separator, lines, text",
+    [
+        (
+            ["a", "b", "sil"],
+            2,
+            "ab a b\nuh sil a\nba b a\n[SIL] sil\n",
+            "2 words with the label 'sil'.*: line 2 ('uh')",
+        ),
+        (["a", "b", "sil"], 2, "ab a b sil\n", "1 word with the label 'sil'"),
+        (["a", "b", "[space]"], None, "ab [space] a b\n", "1 word with the label '[space]'"),
+        (["a", "b", "[space]"], None, "ab a [space] b\nb b [space]\n", None),
+    ],
+)
+def test_words_with_the_label_between_words(tmp_path, names, separator, lines, text):
+    (tmp_path / "lexicon").write_text(lines, "utf8")
+    labels = DecodedLabels(names, separator=separator)
+    if text is None:
+        assert read_lexicon(str(tmp_path / "lexicon"), labels).spellings().labels.tolist() == [0, 2, 1, 2, 1, 2]
+        return
+    with pytest.raises(DataError, match=re.escape(text).replace(r"\.\*", ".*") + ".*decode_separator"):
+        read_lexicon(str(tmp_path / "lexicon"), labels)
+
+
+def test_what_a_vocabulary_puts_around_texts_is_in_no_word():
+    def labels(**options):
+        vocabulary = make_vocabulary({"class": "SentencePieces", "model_file": str(MODEL), **options})
+        return DecodedLabels(vocabulary.labels, vocabulary)
+
+    plain = labels().spell("boat")
+    assert plain and labels(add_bos=True, add_eos=True).spell("boat") == plain
+    with pytest.raises(ConfigError, match="splits words at random.*'boat'"):
+        labels(enable_sampling=True).spell("boat")
 
 
 def test_the_space_is_not_the_separator_of_another_choice():
