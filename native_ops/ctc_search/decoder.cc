@@ -15,8 +15,8 @@ RtfCtcDecoder::RtfCtcDecoder(const RtfCtcOptions& given, const RtfLexicon* lexic
     for (int64_t word = 0; word < lexicon->num_words; ++word) {
       if (model && !options.lm_of_labels) scores[word] += options.lm_scale * model->score(lm_indices[word]);
       if (phrases) {
-        const int32_t state = phrases->step(0, -1, static_cast<int32_t>(word));
-        scores[word] += phrases->found(state) + phrases->share(state);
+        const int32_t token = static_cast<int32_t>(word), state = phrases->step(0, -1, token);
+        scores[word] += phrases->found(0, -1, state, token) + phrases->share(state, token);
       }
     }
     trie->look_ahead(scores);

@@ -41,7 +41,7 @@ RtfCtcSearch::RtfCtcSearch(const RtfCtcDecoder& decoder) : d_(decoder), allowed_
 // All parts of the score but that of the frames, and what the words that may end next add at best.
 double RtfCtcSearch::rest(const Node& node) const {
   double score = d_.options.lm_scale * node.lm + static_cast<double>(d_.options.word_score) * node.words;
-  if (d_.phrases) score += node.phrase_score + d_.phrases->share(node.phrase);
+  if (d_.phrases) score += node.phrase_score + d_.phrases->share(node.phrase, node.label);
   return d_.trie ? score + d_.trie->best(node.trie) : score;
 }
 
@@ -145,8 +145,7 @@ void RtfCtcSearch::add(int32_t from, int32_t label, int32_t word, int32_t trie, 
   others += static_cast<double>(d_.options.word_score) * (node.words + (word >= 0 || !d_.trie));
   if (d_.phrases) {
     const int32_t phrase = phrase_after(node, label, word);
-    const bool steps = !d_.trie || word >= 0;
-    others += node.phrase_score + (steps ? d_.phrases->found(phrase) : 0) + d_.phrases->share(phrase);
+    others += node.phrase_score + phrase_found(node, phrase, label, word) + d_.phrases->share(phrase, label);
   }
   if (d_.trie) others += d_.trie->best(trie);
   const double total = sum + others;
@@ -170,6 +169,12 @@ int32_t RtfCtcSearch::phrase_after(const Node& node, int32_t label, int32_t word
   return word < 0 ? node.phrase : d_.phrases->step(node.phrase, node.last_word, word);
 }
 
+// The weights of the phrases that a step to a phrase state completes.
+float RtfCtcSearch::phrase_found(const Node& node, int32_t phrase, int32_t label, int32_t word) const {
+  if (!d_.trie) return d_.phrases->found(node.phrase, node.label, phrase, label);
+  return word < 0 ? 0 : d_.phrases->found(node.phrase, node.last_word, phrase, word);
+}
+
 int32_t RtfCtcSearch::append(const Candidate& candidate) {
   const int32_t parent = active_[candidate.from].node;
   Node node = nodes_[parent];
@@ -177,7 +182,7 @@ int32_t RtfCtcSearch::append(const Candidate& candidate) {
   node.lm += lm_score(before, candidate.label, candidate.word, &node.lm_state);
   if (d_.phrases) {
     node.phrase = phrase_after(before, candidate.label, candidate.word);
-    if (!d_.trie || candidate.word >= 0) node.phrase_score += d_.phrases->found(node.phrase);
+    node.phrase_score += phrase_found(before, node.phrase, candidate.label, candidate.word);
   }
   node.parent_hash = before.hash;
   node.hash = hash_after(before.hash, candidate.label, candidate.word);
@@ -248,9 +253,13 @@ RtfCtcSearch::Ending RtfCtcSearch::ending(size_t active, int32_t word, bool ende
   if (word >= 0) {
     e.lm += lm_score(node, kNone, word, &state);
     e.words += 1;
-    if (d_.phrases) e.phrase_score += d_.phrases->found(phrase_after(node, kNone, word));
-  } else if (d_.phrases && !d_.trie && ended && d_.options.separator >= 0 && node.label != d_.options.separator) {
-    e.phrase_score += d_.phrases->found(phrase_after(node, d_.options.separator, kNone));
+    if (d_.phrases) e.phrase_score += phrase_found(node, phrase_after(node, kNone, word), kNone, word);
+  } else if (d_.phrases && !d_.trie && ended) {
+    const int32_t separator = d_.options.separator;
+    if (separator >= 0 && node.label != separator)
+      e.phrase_score += phrase_found(node, phrase_after(node, separator, kNone), separator, kNone);
+    else
+      e.phrase_score += d_.phrases->found_by_end(node.phrase, node.label);
   }
   if (ended && d_.model && d_.model->has_end()) e.lm += d_.model->score(state, d_.model->end(), &state);
   e.total = log_add(active_[active].blank, active_[active].label) + d_.options.lm_scale * e.lm +

@@ -54,6 +54,7 @@ struct RtfCtcSearch {
   void add(int32_t from, int32_t label, int32_t word, int32_t trie, double sum, double limit, double* best);
   double lm_score(const Node& node, int32_t label, int32_t word, rtf::NGram::State* state) const;
   int32_t phrase_after(const Node& node, int32_t label, int32_t word) const;
+  float phrase_found(const Node& node, int32_t phrase, int32_t label, int32_t word) const;
   int32_t append(const Candidate& candidate);
   void choose_labels(const float* log_probs, size_t most);
   void keep_best(double best);

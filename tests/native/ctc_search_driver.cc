@@ -62,14 +62,16 @@ int main() {
     }
     std::vector<int32_t> indices(num_words + labels);
     rtf_ngram_indices(model, "a\nb\nxyz", 7, indices.data());
-    const std::vector<uint8_t> flags(labels, 1);
+    std::vector<uint8_t> begins_word(labels), ends_word(labels);
+    for (auto* flags : {&begins_word, &ends_word})
+      for (uint8_t& flag : *flags) flag = std::rand() % 3 > 0;
     const RtfLexicon lexicon = {num_words, offsets.data(), units.data(), words.data(), num_words};
     const RtfPhrases phrases = {static_cast<int64_t>(weights.size()),
                                 phrase_offsets.data(),
                                 tokens.data(),
                                 weights.data(),
-                                has_lexicon ? nullptr : flags.data(),
-                                has_lexicon ? nullptr : flags.data()};
+                                has_lexicon ? nullptr : begins_word.data(),
+                                has_lexicon ? nullptr : ends_word.data()};
     const RtfCtcOptions options = {
         labels, blank,       std::rand() % 2 ? 0 : -1, 1 + std::rand() % 10, std::rand() % 3, 20.0f, 0.5f,
         0.2f,   !has_lexicon};

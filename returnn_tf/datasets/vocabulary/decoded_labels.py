@@ -106,8 +106,12 @@ class DecodedLabels:
         return self.space is not None or all(len(name) == 1 for name in self.names)
 
     def borders(self, num_labels: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return which labels begin a word, and which end one, whatever is beside them: both [num_labels]."""
+        """Return which labels begin a word, and which end one, whatever is beside them: both [num_labels].
+
+        If none does, as characters of a language that writes no spaces, there may be a word anywhere: all do.
+        """
         begins, ends = np.ones(num_labels, np.uint8), np.ones(num_labels, np.uint8)
-        begins[: len(self.names)] = [self.spelling.begins_word(name) for name in self.names]
-        ends[: len(self.names)] = [self.spelling.ends_word(name) for name in self.names]
+        found = [(self.spelling.begins_word(name), self.spelling.ends_word(name)) for name in self.names]
+        if any(map(any, found)):
+            begins[: len(found)], ends[: len(found)] = zip(*found)
         return begins, ends

@@ -172,6 +172,50 @@ def test_hot_words_add_their_weight(use_lexicon):
         assert entry.parts["hot_words"] == pytest.approx(expected, abs=1e-5), (entry, words)
 
 
+class Pieces:
+    """A vocabulary that splits words as a table says."""
+
+    unknown_label_id = unknown_label = None
+    is_random = False
+
+    def __init__(self, table):
+        self._table = table
+
+    def get_seq(self, word):
+        return self._table.get(word, [])
+
+
+@pytest.mark.parametrize(
+    "names, table, phrases",
+    [
+        (["\u2581a", "b", "\u2581c"], {"a": [0], "cb": [2, 1]}, {"a": 3.0, "cb a": 1.0}),
+        (["##b", "a", "c"], {"a": [1], "ab": [1, 0], "c": [2]}, {"a": 2.0, "ab": 0.5, "c a": -1.0}),
+        (["a@@", "a", "b"], {"a": [1], "ab": [0, 2]}, {"a": 3.0, "ab": 1.0}),
+    ],
+)
+def test_hot_words_are_whole_words(names, table, phrases):
+    """A label of SentencePiece ends a word only if the next one begins one: "a" is not in "ab"."""
+    labels = DecodedLabels(names, Pieces(table))
+    found = BeamDecoder(4, 3, labels, EXACT, hot_words=hot_phrases(phrases, 1.0)).decode(random_scores(4, 4))
+    assert len(found) > 20
+    for entry in found:
+        pieces = [names[label] for label in entry.labels]
+        words = [word for word, _, _ in labels.spelling.spans(pieces)]
+        if pieces and pieces[-1].endswith("@@"):
+            words = words[:-1]
+        if pieces[:1] == ["##b"]:
+            continue  # no word begins so
+        expected = sum(weight * phrase_count(words, text.split()) for text, weight in phrases.items())
+        assert entry.parts["hot_words"] == pytest.approx(expected, abs=1e-5), words
+
+
+def test_hot_words_of_characters_without_spaces_are_anywhere():
+    labels = DecodedLabels(["\u4f60", "\u597d", "\u5417"])
+    decoder = BeamDecoder(4, 3, labels, EXACT, hot_words=hot_phrases({"\u597d\u5417": 2.0}, 1.0))
+    for entry in decoder.decode(random_scores(4, 4)):
+        assert entry.parts["hot_words"] == pytest.approx(2.0 * phrase_count(entry.labels, (1, 2)), abs=1e-5)
+
+
 def test_a_part_of_a_phrase_counts_until_it_is_broken():
     """The right words are behind at first: only the share of the phrase keeps them in a beam of two."""
     labels = DecodedLabels(list("abc"))
