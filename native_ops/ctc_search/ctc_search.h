@@ -77,8 +77,8 @@ typedef struct RtfHypothesis {
   double score, acoustic, lm, word, phrase;  // score is the sum of the others, which are weighted
 } RtfHypothesis;
 
-// The best hypotheses so far, as many as there are and at most n; ended != 0: of a sequence that ends here. Of these,
-// the ones that end within a word come last, without it. Returns their number, at least 1.
+// The best hypotheses so far, as many as there are and at most n; ended != 0: of a sequence that ends here, none that
+// ends within a word, unless all do: then they are without it. Returns their number, at least 1.
 int64_t rtf_ctc_search_results(RtfCtcSearch* search, int32_t ended, int64_t n, RtfHypothesis* results);
 
 // The best alignment of labels to log_probs [frames, num_labels]: begins and ends [n], the first frame of each label

@@ -313,7 +313,7 @@ int64_t RtfCtcSearch::results(bool ended, int64_t n, RtfHypothesis* results) {
   out_.assign(4 * std::min<size_t>(endings.size(), n), {});
   int64_t count = 0;
   for (const Ending& e : endings) {
-    if (count == n) break;
+    if (count == n || (!e.whole && endings.front().whole)) break;
     if (d_.trie && !listed.insert(words_of(e)).second) continue;
     auto *labels = &out_[4 * count], *words = labels + 1, *begins = labels + 2, *ends = labels + 3;
     int32_t begin = 0;

@@ -137,7 +137,7 @@ class BeamDecoder(Decoder):
         return indices_in(lm.model, self._lexicon.words, lm.path, "words of the lexicon")
 
     def decode(self, log_probs: NDArray[Any]) -> list[Decoded]:
-        """Return at most ``nbest`` hypotheses; those that end within a word come last, without this word."""
+        """Return at most ``nbest`` hypotheses; only if all end within a word, those, without this word."""
         scores = np.maximum(self.checked(log_probs), _LOWEST) + self._shift
         search = CtcSearch(self._decoder)
         search.advance(scores)

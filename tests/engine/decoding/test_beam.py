@@ -289,12 +289,14 @@ def test_few_frames(frames):
 
 
 def test_ends_within_a_word():
-    """Whole words win over a better hypothesis that ends within one; if all end so, the whole words are returned."""
+    """Hypotheses that end within a word are left out; if all end so, their whole words are returned."""
     labels = DecodedLabels(list("abc"))
     scores = np.log(np.array([[0.9, 0.05, 0.05, 0.0], [0.05, 0.9, 0.05, 0.0], [0.1, 0.05, 0.85, 0.0]]) + 1e-7)
     words = {"A": ["a"], "BB": ["bcb"], "C": ["c"]}
     found = BeamDecoder(4, 3, labels, EXACT, lexicon=lexicon_of(labels, words)).decode(scores)
     assert found[0].words == ("A", "C") and found[0].labels == (0, 2)
+    spelt = {"".join("abc"[label] for label in entry.labels) for entry in found}
+    assert spelt and all(any(True for _ in sentences(text, words)) for text in spelt)  # all others are left out
     (only,) = BeamDecoder(4, 3, labels, BeamOptions(), lexicon=lexicon_of(labels, {"X": ["abcb"]})).decode(scores)
     assert only.words == () and only.labels == (0, 1, 2)
 
