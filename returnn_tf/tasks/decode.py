@@ -210,7 +210,7 @@ class _Threads:
         return [
             Transcript(
                 given.tag,
-                hypotheses_of(found, labels, given.values, given.seconds, by_entropy=by_entropy),
+                hypotheses_of(found, labels, given.values, given.seconds, given.step, by_entropy=by_entropy),
                 given.seconds,
             )
             for given, found in zip(part, self.decoded(part))

@@ -148,6 +148,9 @@ def test_priors() -> None:
 @pytest.mark.slow
 def test_of_the_network_with_times(capsys: pytest.CaptureFixture[str]) -> None:
     config = settings()
+    config["network"]["half"] = {
+        "class": "slice", "axis": "T", "slice_step": 2, "from": "output", "is_output_layer": True,
+    }  # fmt: skip
     net = Network.from_config(Config(config))
     net.set_param_values({"output/W": np.eye(SIZE, dtype="float32")})
     pathlib.Path("net").mkdir()
@@ -161,6 +164,13 @@ def test_of_the_network_with_times(capsys: pytest.CaptureFixture[str]) -> None:
         ("seq-0", 0.0, 2.1, "one"), ("seq-1", 0.5, 1.6, "two"),
     ]  # fmt: skip
     assert "real-time factor 0.0" in capsys.readouterr().out
+    found = run(
+        model="net/network", network=config["network"], decode_layer="half", decode_blank=BLANK,
+        search_output_file="half", search_output_file_format="jsonl", search_frame_seconds=0.5,
+    )  # fmt: skip
+    (entry,) = [entry for entry in map(json.loads, found.splitlines()) if entry["tag"] == "seq-1"]
+    assert entry["duration"] == 2.5  # of 5 frames; the layer has 3 of a second each, not of 2.5 / 3
+    assert [(label["text"], label["start"]) for label in entry["labels"]] == [("tw@@", 1.0)]
 
 
 CONFIG_ERRORS: list[tuple[dict[str, Any], str]] = [

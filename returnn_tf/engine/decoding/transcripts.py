@@ -22,6 +22,7 @@ def hypotheses_of(
     labels: DecodedLabels,
     log_probs: NDArray[Any],
     seconds: Optional[float],
+    step: Optional[float] = None,
     *,
     by_entropy: bool = False,
 ) -> tuple[Hypothesis, ...]:
@@ -31,9 +32,11 @@ def hypotheses_of(
     one of its frames; by entropy, the lowest of its frames; then that of a word is the lowest of its labels.
 
     :param log_probs: what was decoded, [frames, labels]
-    :param seconds: of all frames; None: there are no times
+    :param seconds: of the audio; None: there are no times
+    :param step: seconds of a frame; None: all frames together are as long as the audio
     """
-    step = None if seconds is None or not len(log_probs) else seconds / len(log_probs)
+    if step is None and seconds is not None and len(log_probs):
+        step = seconds / len(log_probs)
     entropies = entropy_confidence(log_probs) if by_entropy else None
     found = []
     for entry in decoded:

@@ -19,6 +19,7 @@ from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.forward_pass import in_order
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
 from returnn_tf.engine.passes.progress import PassState
+from returnn_tf.engine.search.times import input_frames
 from returnn_tf.logging.lines import phase_text
 from returnn_tf.tensor import Data
 
@@ -28,11 +29,13 @@ class Posteriors(NamedTuple):
 
     :param values: [frames, labels]
     :param seconds: of audio; None if that is not known
+    :param step: seconds of a frame of the values; None if that is not known
     """
 
     tag: str
     values: NDArray[np.float32]
-    seconds: Optional[float]
+    seconds: Optional[float] = None
+    step: Optional[float] = None
 
 
 def posteriors_of_layer(
@@ -63,9 +66,12 @@ def posteriors_of_layer(
         inputs = batch.feed.get("data/size0")
         found = []
         for row, tag in enumerate(batch.seq_tags):
-            seconds = None if frame_seconds is None or inputs is None else float(inputs[row]) * frame_seconds
+            seconds = step = None
+            if frame_seconds is not None and inputs is not None:
+                seconds = float(inputs[row]) * frame_seconds
+                step = input_frames(int(inputs[row]), int(lengths[row])) * frame_seconds
             where = "Layer %r, sequence %r" % (forwarder.layer, tag)
-            found.append(Posteriors(tag, log_posteriors(values[row, : lengths[row]], where), seconds))
+            found.append(Posteriors(tag, log_posteriors(values[row, : lengths[row]], where), seconds, step))
         return found
 
     state = PassState()
@@ -99,7 +105,7 @@ def posteriors_of_files(paths: Sequence[str], num_labels: int) -> Iterator[Poste
                     % (", ".join(paths), example.tag, list(values.shape), num_labels, num_labels)
                 )
             where = "%s, sequence %r" % (", ".join(paths), example.tag)
-            yield Posteriors(example.tag, log_posteriors(values, where), None)
+            yield Posteriors(example.tag, log_posteriors(values, where))
 
 
 def references(
