@@ -9,8 +9,10 @@ from typing import Any
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import run as run_task
 from returnn_tf.cli.shared.parser import CommandParser
+from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.decoding import DecodingSettings
 from returnn_tf.engine.decoding.tuning import values_of
+from returnn_tf.engine.search.output import formats
 
 _PREFIX = "decode_"
 _DOC = """
@@ -25,7 +27,7 @@ is the setting decode_NAME; data and output are those of task search.
 _OTHERS = {
     "data": ("search_data", "NAME", "the dataset to decode; default: eval"),
     "output": ("search_output_file", "FILE", "the file to write"),
-    "format": ("search_output_file_format", "NAME", "its format: txt, py, tsv, ctm, jsonl, nbest, srt or textgrid"),
+    "format": ("search_output_file_format", "NAME", "its format"),
     "load": ("load", "PREFIX", "path prefix of the checkpoint"),
     "epoch": ("load_epoch", "N", "epoch of the checkpoint; default: the newest one"),
 }
@@ -67,15 +69,22 @@ def _overrides(given: argparse.Namespace) -> list[str]:
 
 
 def _grid(given: Sequence[str]) -> dict[str, list[float]]:
-    pairs = [text.partition("=") for text in given]
-    return {name: values_of(values) for name, _, values in pairs}
+    found: dict[str, list[float]] = {}
+    for text in given:
+        name, sign, values = text.partition("=")
+        if not sign or name in found:
+            problem = "is there twice" if sign else "has no values: an argument is NAME=VALUES"
+            raise CommandError("decode: --tune: %r %s" % (name, problem))
+        found[name] = values_of(values)
+    return found
 
 
 def _parser() -> CommandParser:
     parser = CommandParser("decode", _DOC)
     parser.add_argument("config", metavar="CONFIG", nargs="+", help="config files")
     for name, (_, metavar, text) in _OTHERS.items():
-        parser.add_argument("--" + name, metavar=metavar, help=text)
+        known = ": " + ", ".join(formats()) if name == "format" else ""
+        parser.add_argument("--" + name, metavar=metavar, help=text + known)
     for name, info in DecodingSettings.declared().items():
         flag = "--" + name[len(_PREFIX) :].replace("_", "-")
         more: dict[str, Any] = {"choices": list(info.choices)} if info.choices else {"metavar": "VALUE"}

@@ -55,7 +55,7 @@ def decode(config: Config) -> int:
     node = decoded_node(plan, settings.decode_layer)
     names = LabelNames(plan, config)
     decoder = decoder_of_config(config, names, node)
-    points = grid(tune, decoder.options) if tune else []
+    points = grid(tune, decoder.options, decoder.idle_options) if tune else []
     with contextlib.ExitStack() as stack:
         stack.enter_context(StopRequest(config, idle="ending; nothing is written"))
         threads = stack.enter_context(_Threads(decoder, settings.decode_threads))

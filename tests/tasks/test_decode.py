@@ -188,6 +188,12 @@ CONFIG_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({**FILES, "search_output_file_format": "ctm"}, "files of posteriors do not tell how long their audio is"),
     ({**FILES, "decode_tune": {"lm_scael": [1.0]}}, "there is no scale 'lm_scael'. Did you mean 'lm_scale'"),
     ({**FILES, "decode_tune": {"blank_scale": [0.0]}}, "blank_scale = 0 must be above 0"),
+    ({**FILES, "decode_tune": {"lm_scale": [0.5]}}, "lm_scale has no effect without decode_lm"),
+    ({**FILES, "decode_tune": {"prior_scale": [0.5]}}, "prior_scale has no effect without decode_priors"),
+    (
+        {**FILES, "decode_topology": "hmm", "decode_tune": {"blank_scale": [0.5]}},
+        "blank_scale has no effect as there is no blank",
+    ),
     ({**FILES, "decode_posteriors": "no.hdf"}, "no.hdf"),
     ({**FILES, "decode_priors": "lexicon.txt"}, "has the log of a prior in each line"),
     ({**FILES, "decode_priors": "priors.txt"}, "has 2 numbers, but the model has 6 labels"),

@@ -95,6 +95,16 @@ class BeamDecoder(Decoder):
         self._lm_indices = None if lm is None else self._indices(lm)
         self.set_options(options)
 
+    @property
+    def idle_options(self) -> dict[str, str]:
+        """Return the scales that have no effect, and why."""
+        found = {
+            "lm_scale": "without decode_lm" if self._lm is None else "",
+            "prior_scale": "without decode_priors" if self._log_priors is None else "",
+            "blank_scale": "as there is no blank" if self._blank < 0 else "",
+        }
+        return {name: reason for name, reason in found.items() if reason}
+
     def set_options(self, options: BeamOptions) -> None:
         """Change sizes and scales; not while a sequence is decoded."""
         self.options = options

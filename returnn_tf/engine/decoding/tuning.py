@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from returnn_tf.config.errors import CtcError, did_you_mean
 from returnn_tf.engine.decoding.beam import BeamOptions
@@ -26,19 +28,31 @@ class Point:
     seconds: float
 
 
-def grid(given: Mapping[str, Sequence[float]], options: BeamOptions) -> list[tuple[dict[str, float], BeamOptions]]:
+def grid(
+    given: Mapping[str, Sequence[float]], options: BeamOptions, idle: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[dict[str, float], BeamOptions]]:
     """Return each combination of values, and the options with them.
 
     :param given: option -> values
-    :raises ConfigError: an option that can't be tuned, or without values
+    :param idle: option that has no effect -> why
+    :raises ConfigError: an option that can't be tuned, without effect or without values, or a wrong value
     """
     for name, values in given.items():
         if name not in TUNED:
             raise CtcError("tune: there is no scale %r. %s" % (name, did_you_mean(name, TUNED, max_listed=10)))
         if not values:
             raise CtcError("tune: %r has no values." % name)
-        if name in ("blank_scale", "beam_size", "beam_threshold") and min(values) <= 0:
-            raise CtcError("tune: %s = %g must be above 0." % (name, min(values)))
+        if name in idle:
+            raise CtcError("tune: %s has no effect %s." % (name, idle[name]))
+        for value in values:
+            if not math.isfinite(value) or TUNED[name](value) != value:
+                raise CtcError(
+                    "tune: %s = %g is no %snumber." % (name, value, "whole " if TUNED[name] is int else "finite ")
+                )
+            if value <= 0 and name in ("blank_scale", "beam_size", "beam_threshold"):
+                raise CtcError("tune: %s = %g must be above 0." % (name, value))
+            if value < 0 and name == "labels_per_frame":
+                raise CtcError("tune: %s = %g must be 0 or more." % (name, value))
     points = []
     for values in itertools.product(*given.values()):
         chosen = {name: TUNED[name](value) for name, value in zip(given, values)}

@@ -40,6 +40,22 @@ def test_all_combinations():
         grid({"lm_scale": []}, BeamOptions())
 
 
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        ({"lm_scale": [0.5]}, "lm_scale has no effect without decode_lm"),
+        ({"beam_size": [0.5]}, "beam_size = 0.5 is no whole number"),
+        ({"beam_size": [0.0]}, "beam_size = 0 must be above 0"),
+        ({"labels_per_frame": [-1.0]}, "labels_per_frame = -1 must be 0 or more"),
+        ({"word_score": [float("nan")]}, "word_score = nan is no finite number"),
+        ({"beam_threshold": [float("inf")]}, "beam_threshold = inf is no finite number"),
+    ],
+)
+def test_values_that_do_not_fit(given, text):
+    with pytest.raises(ConfigError, match="^tune: " + text):
+        grid(given, BeamOptions(), {"lm_scale": "without decode_lm"})
+
+
 def test_the_first_of_the_best_is_marked():
     points = [Point({"lm_scale": scale}, Errors(count, 0, 0, 10), 1.0) for scale, count in ((0.5, 3), (1.5, 2), (2, 2))]
     assert best_of(points) is points[1]
