@@ -36,6 +36,8 @@ def obstacle(plan: Plan, *, search: bool = False) -> str:
     for loss in plan.losses:
         if loss.loss.mixes_sequences:
             return "the loss %r compares the sequences of the batch" % loss.name
+        if loss.owner.output.batch_axis is None:
+            return "the loss %r is on a layer without a batch axis, so it would count twice" % loss.name
     return ""
 
 

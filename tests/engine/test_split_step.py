@@ -164,6 +164,12 @@ NOT_SPLIT = {
         {"hid": {"class": "linear", "activation": "tanh", "n_out": 9, "from": "checked", "spatial_smoothing": 0.1}},
         "hid",
     ),
+    "the loss 'size' is on a layer without a batch axis, so it would count twice": (
+        {
+            "v": {"class": "variable", "shape": (3,), "add_batch_axis": False, "init": 0.5},
+            "size": {"class": "eval", "from": "v", "eval": "source(0) ** 2", "loss": "as_is"},
+        }, "hid",
+    ),
     "layer 'prior' (class 'accumulate_mean') changes a variable in each step": (
         {
             "prior": {"class": "accumulate_mean", "exp_average": 0.1, "from": "checked"},
