@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -15,9 +16,12 @@ import soundfile
 
 import returnn_tf
 from returnn_tf.cli.main import main
+from returnn_tf.cli.transcribe.audio import AudioPart
+from returnn_tf.cli.transcribe.job import joined
 from returnn_tf.cli.transcribe.recogniser import BatchSize
 from returnn_tf.engine.data.batch_table import BatchTable, path_of
 from returnn_tf.engine.monitoring import run_settings
+from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
 
 RATE = 8000
 #: Tones by label, in Hz: each in a band of its own of four mel bands.
@@ -211,6 +215,15 @@ def test_beam(run: Any) -> None:
     assert set(found["text"]) <= {"a", "4"}  # the label of each frame, with the blank
 
 
+def test_scores_by_label_of_a_file_that_is_not_cut() -> None:
+    """Lattices have the scores of arcs; those of parts of a file have none in common."""
+    part = AudioPart(0.0, 1.0, np.zeros((10, 4)))
+    own = Hypothesis((Piece("a"), Piece("b")), (Piece("ab"),), -3.0, {"lm": -3.0}, {"lm": [-1.0, -2.0]}, [(0, 2)])
+    assert joined([part], [own]) == own
+    both = joined([part, part], [own, own])
+    assert both.score == -6.0 and both.parts == {"lm": -6.0} and not both.label_parts and not both.word_labels
+
+
 def test_lexicon_and_hot_words(run: Any) -> None:
     """The beam search of task decode, for posteriors: files are those of the user's folder."""
     pathlib.Path("words.txt").write_text("abd\ncad\n")
@@ -223,6 +236,20 @@ def test_lexicon_and_hot_words(run: Any) -> None:
     found = json.loads(out)
     assert found["text"] == "abc" and len(found["alternatives"]) == 2
     assert found["score"] >= found["alternatives"][0]["score"] >= found["alternatives"][1]["score"]
+
+
+@pytest.mark.parametrize(
+    "setting, text",
+    [
+        (["++decode_blank_scale", "1e-30"], "[abcd]{2,}"),  # also in the pauses
+        (["++decode_topology", "hmm"], "4a4"),  # what was the blank is a state
+    ],
+)
+def test_settings_of_the_decoder(run: Any, setting: list[str], text: str) -> None:
+    """A beam search is made where the config sets something that the best path does not know."""
+    name = write("x.wav", "a")
+    code, out, _ = run(name, "--layer", "ctc", "--epoch", "1", *setting, epoch=None)
+    assert code == 0 and re.fullmatch(text, out.strip())
 
 
 @pytest.mark.parametrize(
@@ -451,6 +478,7 @@ def _files(*names: str) -> Sequence[str]:
         (["x.wav", "--epoch", "good"], "expected a whole number"),
         (["x.wav", "--epoch", "best"], "--epoch best"),
         (["x.wav", "--nbest", "2"], "--nbest"),
+        (["x.wav", "--nbest", "2", "--json"], "--nbest 2: this layer has the labels of one hypothesis"),
         (["x.wav", "--fromat", "ctm"], "Did you mean '--format'?"),
         ([], "the following arguments are required: AUDIO"),
     ],

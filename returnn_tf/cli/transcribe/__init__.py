@@ -87,6 +87,11 @@ def run(args: list[str]) -> int:
             if form.needs_times and recogniser.source.without_times:
                 message = "transcribe: --format %s needs times, but %s. Or choose another format, e.g. --json"
                 raise CommandError(message % (given.format, recogniser.source.without_times))
+            if given.nbest > 1 and not recogniser.source.has_several:
+                raise CommandError(
+                    "transcribe: --nbest %d: this layer has the labels of one hypothesis. Name one with a beam, or "
+                    "with posteriors of CTC: --layer NAME" % given.nbest
+                )
             reader = _reader(given, recogniser)
             job = Job(recogniser, reader, [File(*each) for each in zip(files, paths, tags)], given.nbest)
             _write(job, form, target)

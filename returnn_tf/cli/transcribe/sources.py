@@ -38,6 +38,11 @@ from returnn_tf.tasks.search import output_layers, transcript_options
 #: Settings of the beam search of CTC that the best path does not know; the first ones are for words of a task.
 _OF_DECODER = ("decode_lexicon", "decode_lm", "decode_hot_words")
 _OF_BEAM = (*_OF_DECODER, "decode_priors")
+#: Those that are never without a value: a beam search is wanted where the config sets one.
+_OF_BEAM_IF_SET = (
+    "decode_topology", "decode_word_score", "decode_blank_scale",
+    "decode_beam_size", "decode_beam_threshold", "decode_labels_per_frame",
+)  # fmt: skip
 
 
 class HypothesisSource(Protocol):
@@ -46,6 +51,8 @@ class HypothesisSource(Protocol):
     used_data_keys: list[str]
     #: Why the times of words are not known; "" if they are.
     without_times: str
+    #: Whether there may be several hypotheses of a sequence.
+    has_several: bool
 
     def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the needed entries of a feed, as tensors."""
@@ -76,6 +83,7 @@ class SearchedLayer:
         self._transcriber = Transcriber(graph, Labels(names or None), frame_seconds)
         self.used_data_keys = self._searcher.used_data_keys
         self.tensors = self._searcher.tensors
+        self.has_several = graph.node.output.beam is not None
         self.without_times = ""
         if graph.times is None:
             self.without_times = "the network has neither CTC on these labels nor attention weights that tell them"
@@ -119,6 +127,7 @@ class DecodedLayer:
         self._threads = DecodingSettings(net.config).decode_threads or default_threads()
         self.used_data_keys = self._forwarder.used_data_keys
         self.tensors, self.run = self._forwarder.tensors, self._forwarder.run
+        self.has_several = True  # by decode_nbest
         self.without_times = "" if frame_seconds else "it is not known how long a frame is. Set search_frame_seconds"
 
     def hypotheses(self, result: ForwardResult, frames: Sequence[int]) -> list[Sequence[Hypothesis]]:
@@ -160,11 +169,12 @@ def source_of(net: Network, path: str, names: LabelNames, frame_seconds: Optiona
 def _decoder(config: Config, names: LabelNames, node: Node) -> tuple[Decoder, DecodedLabels]:
     """Return what decodes the posteriors of a layer, and their labels.
 
-    It is the beam search of task decode if there is something that the best path does not know, or several hypotheses
-    are wanted.
+    It is the beam search of task decode if the config has something that the best path does not know, or several
+    hypotheses are wanted.
     """
     settings = DecodingSettings(config)
-    if any(map(settings.value, _OF_BEAM)) or settings.decode_nbest > 1:
+    wanted = any(map(settings.value, _OF_BEAM)) or any(map(settings.is_set, _OF_BEAM_IF_SET))
+    if wanted or settings.decode_nbest > 1:
         beam = decoder_of_config(config, names, node)
         return beam, beam.labels
     dim = node.output.feature_dim
@@ -222,8 +232,9 @@ def chosen_layer(config: Config, plan: Plan, names: LabelNames, layer: Optional[
 
 
 def _is_posterior(node: Node, names: LabelNames, settings: DecodingSettings) -> bool:
-    """Return whether a layer has a distribution over labels and a blank for each frame."""
+    """Return whether a layer has a distribution for each frame: over labels and a blank, or over states of an HMM."""
     dim = node.output.feature_dim
     if dim is None or not is_posterior_layer(node.output):
         return False
-    return settings.decode_blank is not None or names.blank(dim) is not None
+    is_hmm = settings.decode_topology == "hmm"
+    return is_hmm or settings.decode_blank is not None or names.blank(dim) is not None
