@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from returnn_tf.cli.transcribe.audio import AudioPart, AudioReader
 from returnn_tf.cli.transcribe.recogniser import Recogniser
@@ -149,6 +149,8 @@ def joined(parts: Sequence[AudioPart], hypotheses: Sequence[Hypothesis]) -> Hypo
     pairs = list(zip(parts, hypotheses))
     labels = tuple(_in_file(piece, part) for part, each in pairs for piece in each.labels)
     words = tuple(_in_file(piece, part) for part, each in pairs for piece in each.words)
+    if len(pairs) == 1:
+        return replace(hypotheses[0], labels=labels, words=words)
     scores = [each.score for each in hypotheses if each.score is not None]
     names = dict.fromkeys(name for each in hypotheses for name in each.parts)
     by_part = {name: sum(each.parts.get(name, 0.0) for each in hypotheses) for name in names}
