@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import CtcError
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.datasets.vocabulary.hot_words import HotPhrase
-from returnn_tf.engine.decoding.decoder import Decoded, Decoder
+from returnn_tf.engine.decoding.decoder import Decoded, Decoder, Decoding
 from returnn_tf.engine.decoding.hot_words import weighted
 from returnn_tf.engine.decoding.lexicon import WordLexicon
 from returnn_tf.engine.decoding.ngram_file import indices_in
@@ -146,21 +146,58 @@ class BeamDecoder(Decoder):
             )
         return indices_in(lm.model, self._lexicon.words, lm.path, "words of the lexicon")
 
-    def decode(self, log_probs: NDArray[Any]) -> list[Decoded]:
-        """Return at most ``nbest`` hypotheses; only if all end within a word, those, without this word."""
-        scores = np.maximum(self.checked(log_probs), _LOWEST) + self._shift
-        search = CtcSearch(self._decoder)
-        search.advance(scores)
-        return [self._decoded(found, scores) for found in search.results(self.options.nbest, ended=True)]
+    def begin(self) -> Decoding:
+        """Begin a sequence.
 
-    def _decoded(self, found: FoundLabels, scores: NDArray[np.float32]) -> Decoded:
+        There will be at most ``nbest`` hypotheses; only if all end within a word, those, without this word.
+        """
+        return _BeamSearch(self, CtcSearch(self._decoder))
+
+    def scores(self, log_probs: NDArray[Any]) -> NDArray[np.float32]:
+        """Return log posteriors without priors, with the scale of the blank, [frames, labels].
+
+        :raises DataError: see `checked`
+        """
+        return np.maximum(self.checked(log_probs), _LOWEST) + self._shift
+
+    def words(self, found: FoundLabels) -> Optional[tuple[str, ...]]:
+        """Return the words of a hypothesis; None without a lexicon."""
+        return None if self._lexicon is None else tuple(self._lexicon.words[index] for index in found.words)
+
+    def decoded(self, found: FoundLabels, scores: NDArray[np.float32]) -> Decoded:
+        """Return a hypothesis with the frames of its labels.
+
+        :param scores: of all frames, see `scores`
+        """
         parts = {"acoustic": found.acoustic}
         parts.update({"lm": found.lm} if self._lm is not None else {})
         parts.update({"words": found.word} if self.options.word_score else {})
         parts.update({"hot_words": found.phrase} if self._phrases is not None else {})
         frames = align(self._library, scores, found.labels, self._blank)
         assert frames is not None  # the search has found an alignment
-        if self._lexicon is None:
-            return Decoded(found.labels, tuple(frames), found.score, parts)
-        words = tuple(self._lexicon.words[index] for index in found.words)
-        return Decoded(found.labels, tuple(frames), found.score, parts, words, found.word_spans)
+        words = self.words(found)
+        spans = None if words is None else found.word_spans
+        return Decoded(found.labels, tuple(frames), found.score, parts, words, spans)
+
+
+class _BeamSearch(Decoding):
+    """A search, with the scores so far, which the times of labels follow from."""
+
+    def __init__(self, decoder: BeamDecoder, search: CtcSearch) -> None:
+        self._decoder, self._search = decoder, search
+        self._scores: list[NDArray[np.float32]] = []
+
+    def advance(self, log_probs: NDArray[Any]) -> None:
+        scores = self._decoder.scores(log_probs)
+        self._search.advance(scores)
+        self._scores.append(scores)
+
+    def best(self) -> tuple[Sequence[int], Optional[Sequence[str]]]:
+        (found,) = self._search.results(1, ended=False)
+        return found.labels, self._decoder.words(found)
+
+    def results(self) -> list[Decoded]:
+        scores = self._scores or [np.zeros((0, self._decoder.num_labels), np.float32)]
+        joined = scores[0] if len(scores) == 1 else np.concatenate(scores)
+        found = self._search.results(self._decoder.options.nbest, ended=True)
+        return [self._decoder.decoded(each, joined) for each in found]

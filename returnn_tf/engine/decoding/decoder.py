@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -34,8 +34,28 @@ class Decoded:
     word_labels: Optional[tuple[tuple[int, int], ...]] = None
 
 
+class Decoding(abc.ABC):
+    """One sequence that is decoded while its frames come; for one thread at a time."""
+
+    @abc.abstractmethod
+    def advance(self, log_probs: NDArray[Any]) -> None:
+        """Continue by some frames.
+
+        :param log_probs: [frames, labels], natural logs of posteriors
+        :raises DataError: see `Decoder.checked`
+        """
+
+    @abc.abstractmethod
+    def best(self) -> tuple[Sequence[int], Optional[Sequence[str]]]:
+        """Return the labels of the best hypothesis so far, and with a lexicon its complete words."""
+
+    @abc.abstractmethod
+    def results(self) -> list[Decoded]:
+        """Return the hypotheses of a sequence that ends here, the best first; at least one."""
+
+
 class Decoder(abc.ABC):
-    """Decodes one sequence at a time; may be called by several threads at once.
+    """Decodes sequences; may be called by several threads at once.
 
     :param num_labels: with the blank, if there is one
     """
@@ -44,12 +64,18 @@ class Decoder(abc.ABC):
         self.num_labels = num_labels
 
     @abc.abstractmethod
+    def begin(self) -> Decoding:
+        """Begin a sequence."""
+
     def decode(self, log_probs: NDArray[Any]) -> list[Decoded]:
         """Return the hypotheses of a sequence, the best first; at least one.
 
         :param log_probs: [frames, labels], natural logs of posteriors
         :raises DataError: see `checked`
         """
+        decoding = self.begin()
+        decoding.advance(log_probs)
+        return decoding.results()
 
     def checked(self, log_probs: NDArray[Any]) -> NDArray[np.float32]:
         """Return the scores as float32 in C order.

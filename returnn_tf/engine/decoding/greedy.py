@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.engine.decoding.decoder import Decoded, Decoder
+from returnn_tf.engine.decoding.decoder import Decoded, Decoder, Decoding
 
 
 class GreedyDecoder(Decoder):
@@ -24,13 +25,42 @@ class GreedyDecoder(Decoder):
         super().__init__(num_labels)
         self.blank = blank
 
-    def decode(self, log_probs: NDArray[Any]) -> list[Decoded]:
-        """Return the one hypothesis; of equal scores in a frame the lower label counts."""
-        scores = self.checked(log_probs)
-        path = scores.argmax(axis=1)
+    def begin(self) -> Decoding:
+        """Begin a sequence, of which there is one hypothesis; of equal scores in a frame the lower label counts."""
+        return _BestPath(self)
+
+
+class _BestPath(Decoding):
+    """The best path so far, as runs of the same label."""
+
+    def __init__(self, decoder: GreedyDecoder) -> None:
+        self._decoder = decoder
+        self._runs: list[tuple[int, tuple[int, int]]] = []  # labels with their frames, without blanks
+        self._last = -1  # label of the last frame
+        self._frames = 0
+        self._score = 0.0
+
+    def advance(self, log_probs: NDArray[Any]) -> None:
+        scores = self._decoder.checked(log_probs)
+        if not len(scores):
+            return
+        path, begin = scores.argmax(axis=1), self._frames
         starts = np.flatnonzero(np.diff(path, prepend=-1))
-        ends = np.append(starts[1:], len(path)) if len(path) else starts
-        runs = [(int(path[a]), (int(a), int(b))) for a, b in zip(starts, ends) if path[a] != self.blank]
-        total = float(scores.max(axis=1).sum(dtype="float64")) if len(path) else 0.0
-        labels, frames = tuple(label for label, _ in runs), tuple(span for _, span in runs)
-        return [Decoded(labels, frames, total, {"acoustic": total})]
+        ends = np.append(starts[1:], len(path))
+        for label, start, end in zip(path[starts].tolist(), starts.tolist(), ends.tolist()):
+            if label == self._decoder.blank:
+                continue
+            if start == 0 and label == self._last:
+                self._runs[-1] = (label, (self._runs[-1][1][0], begin + end))
+            else:
+                self._runs.append((label, (begin + start, begin + end)))
+        self._last = int(path[-1])
+        self._frames += len(path)
+        self._score += float(scores.max(axis=1).sum(dtype="float64"))
+
+    def best(self) -> tuple[Sequence[int], None]:
+        return [label for label, _ in self._runs], None
+
+    def results(self) -> list[Decoded]:
+        labels, frames = tuple(label for label, _ in self._runs), tuple(span for _, span in self._runs)
+        return [Decoded(labels, frames, self._score, {"acoustic": self._score})]
