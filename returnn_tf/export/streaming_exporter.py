@@ -53,19 +53,29 @@ def check_stream(model: StreamingModel, block: int) -> None:
     :param block: number of frames that blocks are multiples of
     :raises ConfigError: they differ; names the first layer that does, and why. Or there is no state
     """
-    if _fault(model, block) is None:
-        if model.states:
-            return
+    fault = stream_fault(model, block)
+    if fault is not None:
+        raise ExportError("%s Export without state, or replace it." % fault)
+    if not model.states:
         raise ExportError(
             "Export with state: none of the layers is recurrent, a frame of the outputs depends on this frame alone.%s "
             "Export without." % _moved_out(model)
         )
+
+
+def stream_fault(model: StreamingModel, block: int) -> Optional[str]:
+    """Return which layer gives something else for blocks of a ragged sample than for its whole sequences, and how.
+
+    None: none does. Parameters as for `check_stream`.
+    """
+    if _fault(model, block) is None:
+        return None
     for nodes in ([_layers(model)], [[node] for node in _layers(model)]):
         for group in nodes:
             found = _first_wrong(model, group, block)
             if found is not None:
-                raise ExportError(found)
-    raise ExportError("Export with state: the outputs depend on more than the frames so far. Export without.")
+                return found
+    return "The outputs depend on more than the frames so far."
 
 
 def _layers(model: InferenceModel) -> list[Node]:
@@ -86,7 +96,7 @@ def _moved_out(model: InferenceModel) -> str:
 
 
 def _first_wrong(model: StreamingModel, nodes: Sequence[Node], block: int) -> Optional[str]:
-    """Return an error that names the first layer that differs; None if none does, or several can't be run at once."""
+    """Return a sentence on the first layer that differs; None if none does, or several can't be run at once."""
     start = "Layer %r (class %r) can't go on from block to block of frames: "
     fault = _fault(StreamingModel(model.net, [node.path for node in nodes]), block)
     if fault is None:
@@ -94,7 +104,7 @@ def _first_wrong(model: StreamingModel, nodes: Sequence[Node], block: int) -> Op
     name, text = fault
     for node in nodes:
         if graph_name(node.path) == name or len(nodes) == 1:
-            return (start + "%s. Export without state, or replace it.") % (node.path, node.layer.class_name, text)
+            return (start + "%s.") % (node.path, node.layer.class_name, text)
     return None
 
 

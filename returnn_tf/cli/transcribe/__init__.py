@@ -7,16 +7,16 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.runs.config import in_folder
 from returnn_tf.cli.shared.arguments import parse_arguments
 from returnn_tf.cli.shared.parser import CommandParser, positive
-from returnn_tf.cli.transcribe.audio import MIX, AudioReader
+from returnn_tf.cli.transcribe.audio import MIX, AudioReader, channel, rate_of_training, warn_of_rate
 from returnn_tf.cli.transcribe.files import audio_files
 from returnn_tf.cli.transcribe.job import File, Job
-from returnn_tf.cli.transcribe.model import BEST, ChosenModel, find_model
+from returnn_tf.cli.transcribe.model import BEST, ChosenModel, epoch, find_model
 from returnn_tf.cli.transcribe.recogniser import Recogniser
 from returnn_tf.config.errors import CommandError, DataError
 from returnn_tf.config.settings.logging import LoggingSettings
@@ -80,9 +80,9 @@ def run(args: list[str]) -> int:
     paths = [os.path.abspath(path) for path in files]
     target = None if given.output is None else os.path.abspath(given.output)
     with log.on_stderr(WARNING_LEVEL):
-        model = find_model(given.model, config=given.config, epoch=given.epoch, overrides=overrides)
+        model = find_model(given.model, "transcribe", config=given.config, epoch=given.epoch, overrides=overrides)
         model.config.update(_settings(given))
-        with log.at_level(_level(model, overrides)), in_folder(model.folder):
+        with log.at_level(log_level(model, overrides)), in_folder(model.folder):
             recogniser = Recogniser(model.config, layer=given.layer, data=given.data)
             if form.needs_times and recogniser.source.without_times:
                 message = "transcribe: --format %s needs times, but %s. Or choose another format, e.g. --json"
@@ -116,13 +116,13 @@ def _parser() -> CommandParser:
         default=1,
         help="hypotheses of each file, in --json and --format nbest (1)",
     )
-    add("--epoch", metavar="N", type=_epoch, help="of the checkpoint, or %r; default: the newest one" % BEST)
+    add("--epoch", metavar="N", type=epoch, help="of the checkpoint, or %r; default: the newest one" % BEST)
     add("--config", metavar="FILE", help="the config of the model, if it is not where it was at the training")
     add("--layer", metavar="NAME", help="the layer with the labels, or with posteriors of CTC; default: of task search")
     for flag, what in _FILES.items():
         add("--" + flag, metavar="FILE", help="of the decoder of CTC: %s (as of returnn-tf decode)" % what)
     add("--data", metavar="NAME", help="the dataset whose features are computed; default: the one to search")
-    add("--channel", metavar="N", type=_channel, help="of audio with several: its number from 0, or %r" % MIX)
+    add("--channel", metavar="N", type=channel, help="of audio with several: its number from 0, or %r" % MIX)
     add("--sample-rate", metavar="HZ", type=positive, help="of the training data, if the config does not say it")
     add("--resample", action="store_true", help="convert audio of another sample rate")
     add("--segment", metavar="SECONDS", type=_seconds, help="cut longer audio at pauses into parts of at most this")
@@ -136,18 +136,6 @@ def _settings(given: argparse.Namespace) -> dict[str, Any]:
     return {**settings, **({"decode_nbest": given.nbest} if given.nbest > 1 else {})}
 
 
-def _epoch(value: str) -> str:
-    return value if value == BEST else str(positive(value))
-
-
-def _channel(value: str) -> Union[int, str]:
-    if value == MIX:
-        return value
-    if not value.isdecimal():
-        raise argparse.ArgumentTypeError("expected a number from 0, or %r, not %r" % (MIX, value))
-    return int(value)
-
-
 def _seconds(value: str) -> float:
     try:
         seconds = float(value)
@@ -158,7 +146,7 @@ def _seconds(value: str) -> float:
     return seconds
 
 
-def _level(model: ChosenModel, overrides: Sequence[str]) -> int:
+def log_level(model: ChosenModel, overrides: Sequence[str]) -> int:
     """Return up to which level the log is shown: warnings, unless the command line has ``++log_verbosity``."""
     levels = LoggingSettings(model.config).log_verbosity
     asked = any(key == "log_verbosity" for key, _ in parse_arguments(["none.config", *overrides]).overrides)
@@ -167,21 +155,14 @@ def _level(model: ChosenModel, overrides: Sequence[str]) -> int:
 
 def _reader(given: argparse.Namespace, recogniser: Recogniser) -> AudioReader:
     features = recogniser.audio.features
-    rate = features.opts.sample_rate
-    if rate and given.sample_rate not in (None, rate):
-        text = "transcribe: --sample-rate %d: the config says %d (option sample_rate of audio)"
-        raise CommandError(text % (given.sample_rate, rate))
-    rate = rate or given.sample_rate
+    rate = rate_of_training(features, given.sample_rate, "transcribe")
     if rate is None and given.resample:
         raise CommandError(
             "transcribe: --resample: to which rate? The config does not say that of the training data (option "
             "sample_rate of audio). Give it: --sample-rate HZ"
         )
     if rate is None:
-        log.warn(
-            "The sample rate of the audio is not checked, as the config does not say that of the training data (option "
-            "sample_rate of audio). Give it: --sample-rate HZ"
-        )
+        warn_of_rate()
     return AudioReader(features, rate, given.resample, given.channel, given.segment)
 
 

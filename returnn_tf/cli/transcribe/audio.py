@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -10,15 +11,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.cli.data.audio_files import resampled
-from returnn_tf.config.errors import ConfigError, DataError, FileDataError
+from returnn_tf.config.errors import CommandError, ConfigError, DataError, FileDataError
 from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.speech.audio_range import channel_of
+from returnn_tf.logging.log import log
 
 MIX = "mix"
 #: Seconds of a frame of which the power is looked at, of the pause that is looked for, and in which it is the quietest.
 _FRAME, _PAUSE, _NEAR = 0.01, 0.2, 0.5
 _LOUDER = 4.0
 _RNG = np.random.RandomState(0)
+
+
+def channel(value: str) -> Union[int, str]:
+    """Convert the value of the option ``--channel``."""
+    if value == MIX:
+        return value
+    if not value.isdecimal():
+        raise argparse.ArgumentTypeError("expected a number from 0, or %r, not %r" % (MIX, value))
+    return int(value)
+
+
+def rate_of_training(features: AudioFeatures, given: Optional[int], where: str) -> Optional[int]:
+    """Return the sample rate of the training data, as the config or the option ``--sample-rate`` says it.
+
+    :param given: the option
+    :param where: begin of errors
+    :raises ConfigError: they contradict each other
+    """
+    rate = features.opts.sample_rate
+    if rate and given not in (None, rate):
+        raise CommandError(
+            "%s: --sample-rate %d: the config says %d (option sample_rate of audio)" % (where, given or 0, rate)
+        )
+    return rate or given
+
+
+def warn_of_rate() -> None:
+    """Log that the sample rate of audio is not checked."""
+    log.warn(
+        "The sample rate of the audio is not checked, as the config does not say that of the training data (option "
+        "sample_rate of audio). Give it: --sample-rate HZ"
+    )
 
 
 @dataclass(frozen=True)
@@ -63,7 +97,7 @@ class AudioReader:
         samples, rate = self.features.read(path, name=name)
         if not samples.size:
             raise FileDataError("audio file %r has no samples. Leave it out" % name)
-        samples = self._of_channel(samples, name)
+        samples = self.of_channel(samples, name)
         samples, rate = self._at_rate(samples, rate, name)
         borders = [0, *cuts(samples, rate, self.longest), len(samples)]
         parts = []
@@ -75,7 +109,12 @@ class AudioReader:
             parts.append(AudioPart(first / rate, (past - first) / rate, features))
         return parts
 
-    def _of_channel(self, samples: NDArray[Any], name: str) -> NDArray[Any]:
+    def of_channel(self, samples: NDArray[Any], name: str) -> NDArray[Any]:
+        """Return the channel that the model takes, [time], or all of them where it takes them.
+
+        :param samples: [time] or [time, channels]
+        :raises DataError: the model takes one, and it is not said which
+        """
         opts = self.features.opts
         if self.channel == MIX:
             return samples if samples.ndim == 1 else samples.mean(axis=1, dtype=samples.dtype)

@@ -28,6 +28,7 @@ from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.transcript import Hypothesis
 from returnn_tf.tasks.search import search_plan
 from returnn_tf.tasks.setting_checks import check_all_settings
+from returnn_tf.tensor import Data
 
 _NAME = "transcribe"
 _NO_LIMIT = 1 << 40
@@ -70,6 +71,40 @@ class BatchSize(NamedTuple):
         return bool((self.frames and frames >= times * self.frames) or (self.seqs and seqs >= times * self.seqs))
 
 
+def key_of_audio(
+    config: Config, audio: AudioOfConfig, extern_data: Mapping[str, Data], used: Sequence[str], where: str
+) -> str:
+    """Return the data key whose data are the features.
+
+    :param used: the data keys that the network needs
+    :param where: begin of errors
+    :raises ConfigError: there are others among them, or the key declares other features
+    """
+    keys = [key for key in used if key not in derived_keys(used, [])]
+    dense = [key for key in keys if not extern_data[key].sparse]
+    if len(keys) != 1 or not dense:
+        raise FileError(
+            "%s: the network needs the data keys %s to recognise something, but audio gives features only"
+            % (where, ", ".join(map(repr, keys)))
+        )
+    (key,), spec = keys, audio.features.spec
+    example = np.zeros([1, *(size or 1 for size in spec.shape)], spec.dtype)
+    check_fits(dataset_of(config, audio, [example], [""], key), audio.dataset, key, extern_data[key])
+    return key
+
+
+def dataset_of(
+    config: Config, audio: AudioOfConfig, features: Sequence[NDArray[Any]], tags: Sequence[str], key: str
+) -> StaticDataset:
+    """Return a dataset of features in memory, which joins frames as that of the config does."""
+    spec: dict[str, Any] = {"class": _Parts, "data": [{key: each} for each in features], "tags": list(tags)}
+    if audio.window > 1:
+        spec["window"] = audio.window
+    dataset = dataset_from_config(derived(config, {_NAME: spec}), _NAME)
+    assert isinstance(dataset, StaticDataset)
+    return dataset
+
+
 class Recogniser:
     """Recognises features of audio by a trained network.
 
@@ -85,42 +120,16 @@ class Recogniser:
         self._config = config
         self.audio = AudioOfConfig.find(config, data, _NAME)
         plan = search_plan(config, [layer] if layer else [])
-        path, outputs = chosen_layer(config, plan, LabelNames(plan, config, self.audio.dataset), layer)
+        path, outputs = chosen_layer(config, plan, LabelNames(plan, config, self.audio.dataset), layer, _NAME)
         self.net, choice = load_network(config, search=True, losses=False, outputs=outputs)
         self.checkpoint = choice.path or ""
         seconds = TaskSettings(config).search_frame_seconds or self.audio.frame_seconds
         self.source = source_of(self.net, path, LabelNames(self.net.plan, config, self.audio.dataset), seconds)
-        self._key = self._key_of_audio()
+        self._key = key_of_audio(config, self.audio, self.net.extern_data, self.source.used_data_keys, _NAME)
         self.batch_size = BatchSize.of(config, self._key)
         self._pass: DatasetPass[Any] = DatasetPass(
             _NAME, self.source.tensors, lambda tensors, batch: self.source.run(tensors), shows_progress=False
         )
-
-    def _key_of_audio(self) -> str:
-        """Return the data key whose data are the features.
-
-        :raises ConfigError: the network needs others, or declares other features
-        """
-        used = self.source.used_data_keys
-        keys = [key for key in used if key not in derived_keys(used, [])]
-        dense = [key for key in keys if not self.net.extern_data[key].sparse]
-        if len(keys) != 1 or not dense:
-            raise FileError(
-                "transcribe: the network needs the data keys %s to recognise something, but audio gives features only"
-                % ", ".join(map(repr, keys))
-            )
-        (key,), spec = keys, self.audio.features.spec
-        example = np.zeros([1, *(size or 1 for size in spec.shape)], spec.dtype)
-        check_fits(self._dataset([example], [""], key), self.audio.dataset, key, self.net.extern_data[key])
-        return key
-
-    def _dataset(self, features: Sequence[NDArray[Any]], tags: Sequence[str], key: str) -> StaticDataset:
-        spec: dict[str, Any] = {"class": _Parts, "data": [{key: each} for each in features], "tags": list(tags)}
-        if self.audio.window > 1:
-            spec["window"] = self.audio.window
-        dataset = dataset_from_config(derived(self._config, {_NAME: spec}), _NAME)
-        assert isinstance(dataset, StaticDataset)
-        return dataset
 
     def recognise(
         self, features: Sequence[NDArray[Any]], tags: Sequence[str]
@@ -134,7 +143,7 @@ class Recogniser:
         :raises DataError: an op failed, e.g. since memory ran out
         """
         order = np.argsort([-len(each) for each in features], kind="stable")
-        dataset = self._dataset(features, tags, self._key)
+        dataset = dataset_of(self._config, self.audio, features, tags, self._key)
         steps = steps_over_sequences(
             self._pass, dataset, 1, self.source.used_data_keys, seq_order=order, **self.batch_size.options()
         )

@@ -163,10 +163,10 @@ def source_of(net: Network, path: str, names: LabelNames, frame_seconds: Optiona
     labels = node.output.sparse_dim
     if labels is not None:
         return SearchedLayer(net, path, names.names(labels), frame_seconds)
-    return DecodedLayer(net, node, *_decoder(net.config, names, node), frame_seconds)
+    return DecodedLayer(net, node, *decoder_of_layer(net.config, names, node), frame_seconds)
 
 
-def _decoder(config: Config, names: LabelNames, node: Node) -> tuple[Decoder, DecodedLabels]:
+def decoder_of_layer(config: Config, names: LabelNames, node: Node) -> tuple[Decoder, DecodedLabels]:
     """Return what decodes the posteriors of a layer, and their labels.
 
     It is the beam search of task decode if the config has something that the best path does not know, or several
@@ -184,13 +184,16 @@ def _decoder(config: Config, names: LabelNames, node: Node) -> tuple[Decoder, De
     return GreedyDecoder(dim.size, blank), DecodedLabels(names.names(dim))
 
 
-def chosen_layer(config: Config, plan: Plan, names: LabelNames, layer: Optional[str]) -> tuple[str, list[str]]:
+def chosen_layer(
+    config: Config, plan: Plan, names: LabelNames, layer: Optional[str], where: str
+) -> tuple[str, list[str]]:
     """Return the path of the layer with the hypotheses, and the outputs that the network must be planned with.
 
     If the settings have something for the decoder of CTC, it is ``decode_layer`` or the only layer with the loss ctc;
     otherwise ``search_output_layer``, or the layer "output" if it has labels, go before these.
 
     :param layer: path of the layer instead
+    :param where: begin of errors
     :raises ConfigError: there is no such layer, or it does not fit
     """
     layers = plan.by_path()
@@ -209,24 +212,24 @@ def chosen_layer(config: Config, plan: Plan, names: LabelNames, layer: Optional[
                 "several have the loss 'ctc': %s" % ", ".join(map(repr, found)) if found else "none has the loss 'ctc'"
             )
             raise SearchError(
-                "transcribe: it is not clear which layer has the hypotheses: %s. Name it: --layer NAME" % many
+                "%s: it is not clear which layer has the hypotheses: %s. Name it: --layer NAME" % (where, many)
             )
         (path,) = found
     if path not in layers:
-        raise SearchError("transcribe: there is no layer %r. %s" % (path, did_you_mean(path, layers)))
+        raise SearchError("%s: there is no layer %r. %s" % (where, path, did_you_mean(path, layers)))
     node = layers[path]
     if node.output.sparse:
         if decodes:
             raise SearchError(
-                "transcribe: layer %r has labels, but a lexicon, a language model and hot words are for posteriors of "
-                "CTC. Name a layer with those: --layer NAME" % path
+                "%s: layer %r has labels, but a lexicon, a language model and hot words are for posteriors of "
+                "CTC. Name a layer with those: --layer NAME" % (where, path)
             )
         return path, [path, *wanted_layers(plan, path, transcript_options(TaskSettings(config)))]
     if not _is_posterior(node, names, settings):
         raise SearchError(
-            "transcribe: layer %r gives %s, which is neither labels nor posteriors of CTC (with a known blank). "
+            "%s: layer %r gives %s, which is neither labels nor posteriors of CTC (with a known blank). "
             "Name a layer of class 'decide' or 'ctc_greedy', or the one with the loss 'ctc': --layer NAME"
-            % (path, node.output)
+            % (where, path, node.output)
         )
     return path, [path]
 

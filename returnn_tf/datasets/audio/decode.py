@@ -71,7 +71,7 @@ _DOUBLE = ("PCM_32", "DOUBLE", "ALAC_32")
 _PART = 1 << 24
 
 #: Sizes of a wav file from here on stand for an unknown one: 0x7ffff000, 0x7fffffff, 0xffffffff are in use.
-_SIZE_UNKNOWN = 0x7FFFF000
+WAV_SIZE_UNKNOWN = 0x7FFFF000
 
 #: Advice for a file that cannot be decoded.
 _FIX = "Is it damaged or cut off, or is it no audio? Make it again, or leave it out."
@@ -155,7 +155,7 @@ def missing_wav_bytes(file: BinaryIO, name: str) -> int:
         chunk = file.read(8)
         size = int.from_bytes(chunk[4:], "little")
         if chunk[:4] == b"data":
-            if size >= _SIZE_UNKNOWN and total < position + 8 + size:
+            if size >= WAV_SIZE_UNKNOWN and total < position + 8 + size:
                 _UnknownSizes.warn(name, size)
                 return 0
             return max(0, position + 8 + size - total)

@@ -85,7 +85,7 @@ class BeamDecoder(Decoder):
         hot_words: Sequence[HotPhrase] = (),
         log_priors: Optional[NDArray[Any]] = None,
     ) -> None:
-        super().__init__(num_labels)
+        super().__init__(num_labels, blank)
         self._library = ctc_library()
         self._blank = -1 if blank is None else blank
         self.labels = labels

@@ -58,10 +58,11 @@ class Decoder(abc.ABC):
     """Decodes sequences; may be called by several threads at once.
 
     :param num_labels: with the blank, if there is one
+    :param blank: its index; None: there is none
     """
 
-    def __init__(self, num_labels: int) -> None:
-        self.num_labels = num_labels
+    def __init__(self, num_labels: int, blank: Optional[int]) -> None:
+        self.num_labels, self.blank = num_labels, blank
 
     @abc.abstractmethod
     def begin(self) -> Decoding:

@@ -22,8 +22,7 @@ class GreedyDecoder(Decoder):
     """
 
     def __init__(self, num_labels: int, blank: int) -> None:
-        super().__init__(num_labels)
-        self.blank = blank
+        super().__init__(num_labels, blank)
 
     def begin(self) -> Decoding:
         """Begin a sequence, of which there is one hypothesis; of equal scores in a frame the lower label counts."""
