@@ -1,0 +1,253 @@
+"""returnn-tf listen: the words of transcribe while the audio comes, and what it says about bad audio and models."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+import soundfile
+
+import returnn_tf
+from returnn_tf.cli.main import main
+from returnn_tf.engine.monitoring import run_settings
+from tests.cli.test_transcribe import RATE, TONES, tones
+
+LSTM = {"class": "rec", "unit": "nativelstm2", "n_out": 4, "from": "data"}
+CONFIG = """
+audio = {"features": "log_mel_filterbank", "num_feature_filters": 4, "sample_rate": %d, "peak_normalization": False}
+train = {"class": "OggZipDataset", "path": "gone.zip", "audio": audio,
+         "targets": {"class": "CharacterTargets", "vocab_file": "vocab.txt", "unknown_label": None}}
+extern_data = {"data": {"dim": 4}, "classes": {"dim": 4, "sparse": True}}
+behavior_version = 21
+network = {
+    "past": {"class": "rec", "unit": "nativelstm2", "n_out": 4, "from": "data"},
+    "both": {"class": "eval", "eval": "source(0) + 0.01 * source(1)", "from": ["data", "past"]},
+    "pooled": {
+        "class": "pool", "mode": "max", "pool_size": (2,), "padding": "same", "use_time_mask": True, "from": "both"},
+    "ctc": {"class": "softmax", "from": "pooled", "loss": "ctc", "target": "classes"},
+    "output": {"class": "ctc_greedy", "from": "ctc", "target": "classes"},
+    "logits": {"class": "linear", "activation": None, "n_out": 5, "from": "data", "is_output_layer": True},
+    "of_logits": {"class": "ctc_greedy", "from": "logits", "target": "classes", "input_type": "logits",
+                  "is_output_layer": True},
+    "back": {"class": "rec", "unit": "nativelstm2", "n_out": 4, "from": "data", "direction": -1},
+    "back_ctc": {"class": "softmax", "from": "back", "n_out": 5, "is_output_layer": True},
+    "conv": {"class": "conv", "filter_size": (3,), "padding": "same", "n_out": 4, "from": "data"},
+    "conv_ctc": {"class": "softmax", "from": "conv", "n_out": 5, "is_output_layer": True},
+    "search": {"class": "rec", "from": "ctc", "unit": {"output": {
+        "class": "choice", "target": None, "beam_size": 3, "from": "data:source", "initial_output": 0}}},
+    "frames": {"class": "decide", "from": "search", "is_output_layer": True},
+}
+task = "train"
+model = "out/net"
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return a folder with a config and a checkpoint."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "my.config").write_text(CONFIG % RATE)
+    (folder / "vocab.txt").write_text(json.dumps({label: index for index, label in enumerate(TONES)}))
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        config = returnn_tf.Config.from_file("my.config")
+        net = returnn_tf.Network.from_config(config, train=True)
+        values = dict(net.get_param_values())
+        os.mkdir("out")
+        for name in ("ctc", "logits"):
+            values[name + "/W"] = 4 * np.eye(4, 5, dtype="float32")
+            values[name + "/b"] = np.array([0, 0, 0, 0, -12], "float32")
+        net.set_param_values(values)
+        returnn_tf.save_checkpoint(net, "out/net.001")
+        run_settings.write("out/net", run_settings.facts_of(config, config.typed("network")))
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def run(
+    trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """Return a function that runs the command on the model, here, and returns exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: str, command: str = "listen", stdin: Optional[bytes] = None) -> tuple[int, str, str]:
+        if stdin is not None:
+            monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        code = main([command, str(trained / "out"), *args])
+        found = capsys.readouterr()
+        return code, found.out, found.err
+
+    return call
+
+
+def write(path: str, text: str, rate: int = RATE, **options: Any) -> str:
+    soundfile.write(path, tones(text, rate), rate, **options)
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--layer", "ctc"], ["--layer", "of_logits"], ["++decode_nbest", "3", "++decode_layer", "ctc"]],
+    ids=["default", "posteriors", "logits", "beam"],
+)
+@pytest.mark.parametrize("text", ["abcd", "dada"])
+def test_same_as_transcribe(run: Any, text: str, options: Sequence[str]) -> None:
+    """Text, times, confidence and scores."""
+    name = write("x.wav", text)
+    options = [*(["--layer", "ctc"] if "++decode_nbest" in options else []), *options]
+    _, expected, _ = run(name, "--json", *options, command="transcribe")
+    code, out, err = run("--wav", name, "--json", *options)
+    assert code == 0 and "real-time factor" in err and "net.001" in err
+    found, whole = json.loads(out), json.loads(expected)
+    assert (found["text"], found["duration"]) == (whole["text"], whole["duration"]) == (text, pytest.approx(1.3))
+    assert found["score"] == pytest.approx(whole["score"], rel=1e-4)
+    for one, other in zip(found["labels"], whole["labels"]):
+        assert one == {**other, "confidence": pytest.approx(other["confidence"], abs=2e-3)}
+
+
+@pytest.mark.parametrize("block", ["2", "4", "10", "34"])
+def test_blocks(run: Any, block: str) -> None:
+    assert run("--wav", write("x.wav", "cab"), "--block", block)[:2] == (0, "cab\n")
+
+
+def test_partial_results(run: Any) -> None:
+    """Each begins with the one before, and comes soon after what was said."""
+    code, out, err = run("--wav", write("x.wav", "cadb"), "--json", "--partial")
+    *partial, last = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [each["partial"] for each in partial] == ["c", "ca", "cad", "cadb"]
+    for place, each in enumerate(partial):
+        assert 0.1 + 0.3 * place < each["seconds"] < 0.1 + 0.3 * place + 0.3
+    assert last["text"] == "cadb" and "Partial results: at most" in err
+
+
+def test_ends_of_utterances(run: Any, trained: pathlib.Path) -> None:
+    """Pauses divide the text; times count from the begin of the audio."""
+    quiet = np.zeros(RATE, "float32")
+    soundfile.write("x.wav", np.concatenate([tones("ab"), quiet, tones("c"), quiet, quiet]), RATE)
+    code, out, _ = run("--wav", "x.wav", "--json", "--pause", "0.5")
+    first, second = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and (first["text"], second["text"]) == ("ab", "c")
+    assert second["labels"][0]["start"] == pytest.approx(1.8, abs=0.05)
+    assert run("--wav", "x.wav")[1] == "abc\n"
+    assert run("--wav", "x.wav", "--ctm", "--pause", "0.5")[1].count("x.wav 1 ") == 2
+
+
+def test_no_label_at_all(run: Any) -> None:
+    soundfile.write("x.wav", np.zeros(RATE, "float32"), RATE)
+    assert run("--wav", "x.wav", "--pause", "0.3")[:2] == (0, "\n")
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("form", ["WAV", "WAVEX"])
+def test_standard_input(run: Any, form: str, subtype: str) -> None:
+    content = io.BytesIO()
+    soundfile.write(content, tones("bad"), RATE, format=form, subtype=subtype)
+    assert run("--wav", "-", stdin=content.getvalue())[:2] == (0, "bad\n")
+
+
+def _wav(text: str = "bad") -> bytes:
+    content = io.BytesIO()
+    soundfile.write(content, tones(text), RATE, format="WAV", subtype="PCM_16")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("size", [0, 0x7FFFF000, 0xFFFFFFFF])
+def test_size_that_is_not_known(run: Any, size: int) -> None:
+    """As programs write it into a pipe; a sample that is cut off is an error, after the text."""
+    content = _wav()
+    content = content[:40] + size.to_bytes(4, "little") + content[44:]
+    assert run("--wav", "-", stdin=content)[:2] == (0, "bad\n")
+    code, out, err = run("--wav", "-", stdin=content[:-1])
+    assert (code, out) == (1, "bad\n") and "ends within a sample: 1 of its 2 bytes" in err
+
+
+def test_cut_off(run: Any) -> None:
+    code, out, err = run("--wav", "-", stdin=_wav("bad")[:-4000])
+    assert (code, out) == (1, "bad\n") and "'-' is incomplete: 4000 bytes" in err
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "ends within its first"),
+        (b"fLaC" + bytes(100), "'-' is no wav file"),
+        (_wav()[:30], "ends within its first"),
+        (_wav()[:44], "wav file '-' has no samples|incomplete"),
+        (_wav()[:20] + b"\x07\x00" + _wav()[22:], "kind 7 with 16 bits"),
+        (_wav()[:22] + b"\x00\x00" + _wav()[24:], "0 channels"),
+        (_wav()[:12] + _wav()[36:], "the samples come before their format"),
+        (_wav()[:16] + b"\xff\xff\xff\x7f" + _wav()[20:], "a chunk b'fmt '"),
+    ],
+    ids=["empty", "flac", "header", "no samples", "mulaw", "channels", "no format", "huge chunk"],
+)
+def test_bad_wav(run: Any, content: bytes, message: str) -> None:
+    import re
+
+    code, out, err = run("--wav", "-", stdin=content)
+    assert (code, out) == (1, "") and re.search(message, err) and "Traceback" not in err
+
+
+def test_other_audio(run: Any) -> None:
+    """A rate or channels that the model does not take: what to do."""
+    code, _, err = run("--wav", write("x.wav", "a", rate=2 * RATE))
+    assert code == 1 and "16000 samples per second, but the model takes 8000" in err
+    soundfile.write("y.wav", np.stack([tones("a"), tones("b")], axis=1), RATE)
+    code, _, err = run("--wav", "y.wav")
+    assert code == 1 and "2 channels" in err and "--channel" in err
+    assert run("--wav", "y.wav", "--channel", "1")[:2] == (0, "b\n")
+    code, _, err = run("--wav", "gone.wav")
+    assert code == 1 and "'gone.wav' does not exist" in err
+
+
+@pytest.mark.parametrize(
+    "layer, message",
+    [
+        ("back_ctc", "'back' .* runs backwards"),
+        ("conv_ctc", "'conv' .* depend on more than the frames before"),
+        ("frames", "layer 'frames' .class 'decide'. has the labels of a search"),
+        ("gone", "there is no layer 'gone'"),
+    ],
+)
+def test_layers_that_look_ahead(run: Any, layer: str, message: str) -> None:
+    import re
+
+    code, out, err = run("--wav", write("x.wav", "a"), "--layer", layer, "++decode_blank", "4")
+    assert (code, out) == (2, "") and re.search("listen: .*" + message, err) and "Traceback" not in err
+
+
+def test_block_that_does_not_fit(run: Any) -> None:
+    code, _, err = run("--wav", write("x.wav", "a"), "--block", "3")
+    assert code == 2 and "'pooled'" in err and "Blocks have 3 frames" in err
+
+
+def test_features_of_all_of_the_audio(run: Any, trained: pathlib.Path) -> None:
+    pathlib.Path("vocab.txt").write_text((trained / "vocab.txt").read_text())
+    text = (trained / "my.config").read_text().replace('"peak_normalization": False', '"norm_mean": "per_seq"')
+    pathlib.Path("other.config").write_text(text)
+    code, _, err = run("--wav", write("x.wav", "a"), "--config", "other.config")
+    assert code == 2 and "peak_normalization" in err and "norm_mean" in err
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["--partial"], "--partial: only --json"),
+        (["--format", "srt", "--pause", "1"], "--pause makes several"),
+        (["--pause", "0"], "must be above 0"),
+        (["--block", "0"], "must be at least 1"),
+        (["--sample-rate", "16000"], "the config says 8000"),
+    ],
+)
+def test_wrong_options(run: Any, args: Sequence[str], message: str) -> None:
+    code, out, err = run("--wav", write("x.wav", "a"), *args)
+    assert (code, out) == (2, "") and message in err
