@@ -9,9 +9,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.listen.listener import Listener, StreamingRecogniser, Update
@@ -178,7 +179,7 @@ class _Session:
             self._finish()
         raise fault
 
-    def _take(self, samples: np.ndarray, begin: float) -> None:
+    def _take(self, samples: NDArray[Any], begin: float) -> None:
         start = time.perf_counter()
         updates = self._listener.hear(samples)
         end = time.perf_counter()

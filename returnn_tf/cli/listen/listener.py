@@ -19,11 +19,11 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError, SearchError
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.audio.stream import FeatureStream, check_streams
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.data.audio_of_config import AudioOfConfig
 from returnn_tf.engine.data.label_names import LabelNames
 from returnn_tf.engine.decoding.decoder import Decoder
 from returnn_tf.engine.decoding.greedy import GreedyDecoder
-from returnn_tf.engine.decoding.labels import DecodedLabels
 from returnn_tf.engine.decoding.posteriors import log_posteriors
 from returnn_tf.engine.decoding.transcripts import hypotheses_of
 from returnn_tf.engine.search.times import input_frames
@@ -214,7 +214,7 @@ class Listener:
         self._frames += len(frames)
         self._log_probs.append(log_probs)
         self._decoding.advance(log_probs)
-        labels = np.flatnonzero(log_probs.argmax(axis=1) != self._blank) if len(log_probs) else []
+        labels = np.flatnonzero(log_probs.argmax(axis=1) != self._blank)
         self._silence = len(log_probs) - 1 - int(labels[-1]) if len(labels) else self._silence + len(log_probs)
         self._spoken = self._spoken or len(labels) > 0
         found = [Update(self._text(), self._reached())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import BinaryIO, Optional
+from typing import Any, BinaryIO, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class WavStream:
             )
         self._dtype, self._scale = _SAMPLES[kind, self._bits]
 
-    def blocks(self, seconds: float) -> Iterator[NDArray[np.floating]]:
+    def blocks(self, seconds: float) -> Iterator[NDArray[Any]]:
         """Yield samples as soon as they are there: [time], or [time, channels] of more than one channel.
 
         :param seconds: of a block at most
@@ -101,14 +101,14 @@ class WavStream:
                 % (self._name, len(rest), width)
             )
 
-    def _samples(self, content: bytes) -> NDArray[np.floating]:
+    def _samples(self, content: bytes) -> NDArray[Any]:
         if self._bits == 24:  # as the upper ones of 32
             parts = np.zeros((len(content) // 3, 4), np.uint8)
             parts[:, 1:] = np.frombuffer(content, np.uint8).reshape(-1, 3)
             content = parts.tobytes()
         values = np.frombuffer(content, self._dtype)
         precision = np.float64 if self._bits == 64 or (self._bits == 32 and self._dtype == "<i4") else np.float32
-        samples = values.astype(precision)
+        samples: NDArray[Any] = values.astype(precision)
         if self._dtype == "u1":
             samples -= 128
         samples /= self._scale

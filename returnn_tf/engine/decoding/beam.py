@@ -158,7 +158,8 @@ class BeamDecoder(Decoder):
 
         :raises DataError: see `checked`
         """
-        return np.maximum(self.checked(log_probs), _LOWEST) + self._shift
+        scores: NDArray[np.float32] = np.maximum(self.checked(log_probs), _LOWEST) + self._shift
+        return scores
 
     def words(self, found: FoundLabels) -> Optional[tuple[str, ...]]:
         """Return the words of a hypothesis; None without a lexicon."""

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from returnn_tf.config.errors import DataError
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions
 from returnn_tf.engine.decoding.decoder import Decoder
 from returnn_tf.engine.decoding.greedy import GreedyDecoder
-from returnn_tf.engine.decoding.labels import DecodedLabels
 from returnn_tf.engine.decoding.lexicon import WordLexicon
 
 LABELS = DecodedLabels(["a", "b", "c"])
