@@ -101,6 +101,7 @@ DEFERRED = {
     "onnx",
     "onnxruntime",
     "sherpa_onnx",
+    "ctranslate2",
     "tf2onnx",
     "sentencepiece",
     "unidecode",

@@ -1,0 +1,1 @@
+"""The target ``ctranslate2``: Transformers for translation as CTranslate2 loads them."""
