@@ -47,6 +47,7 @@ def test_a_saved_checkpoint_is_read_back(tmp_path: pathlib.Path) -> None:
     values = checkpoint.read(prefix)
     assert sorted(values) == ["global_step", "output/W", "output/b"] and values["global_step"] == 17
     np.testing.assert_array_equal(values["output/W"], 2.5)
+    assert all(value.flags.owndata for value in values.values() if value.ndim), "TensorFlow would keep the memory"
     assert list(checkpoint.read_state(prefix)) == ["output/W/adam_m"]
     assert checkpoint.info(prefix) == INFO
     assert not [entry for entry in os.listdir(str(tmp_path)) if ".tmp-" in entry]

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Optional, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import CheckpointDataError, DataError
@@ -191,9 +192,15 @@ def read(prefix: str, names: Optional[Sequence[str]] = None) -> dict[str, NDArra
             check_regular(path)
         reader = tf.train.load_checkpoint(prefix)
         stored = {_name_now(reader, name): name for name in reader.get_variable_to_shape_map()}
-        return {name: reader.get_tensor(stored[name]) for name in sorted(stored) if names is None or name in names}
+        return {name: _tensor(reader, stored[name]) for name in sorted(stored) if names is None or name in names}
     except Exception as exc:  # the reader raises what comes out of its parsing: OpError, IndexError, RuntimeError, ...
         raise CheckpointDataError("The checkpoint %s is damaged: %s" % (prefix, _reason(exc))) from exc
+
+
+def _tensor(reader: Any, name: str) -> Any:
+    """Return a stored value in memory of numpy: TensorFlow's allocator keeps what it has once used, also when freed."""
+    value = reader.get_tensor(name)
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _name_now(reader: Any, name: str) -> str:

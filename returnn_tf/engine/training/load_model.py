@@ -18,6 +18,7 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.support import devices
 from returnn_tf.logging.log import log
+from returnn_tf.util.freed_memory import return_freed_memory
 
 
 def load_network(
@@ -66,6 +67,8 @@ def load_network(
         log.write(2, "There is no checkpoint; %d parameters have random values." % len(rest))
     elif rest or not loaded:
         raise CheckpointError(_nothing_to_load(CheckpointSettings(config).model))
+    values.clear()  # as much as all parameters, of which int8 keeps a quarter
+    return_freed_memory()
     return net, choice
 
 
