@@ -14,7 +14,6 @@ namespace {
 constexpr int64_t kPanel = 16, kGroup = 4;  // columns and steps of the depth that are stored together
 constexpr int64_t kLeastWork = 800'000;     // multiply-adds; below it, handing work to another thread takes longer
 constexpr int64_t kRowsAtOnce = 192;        // of the rounded rows, which stay in the second cache
-constexpr int64_t kColumnsOfBlock = Dot::kVectors * Dot::kColumns;
 constexpr float kLeast = 0x1p-100f;        // 127 / largest is finite from here on
 constexpr int32_t kInfinity = 0x7f800000;  // the bits of a float
 
