@@ -25,6 +25,7 @@ from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.after_step.sinks import OpenSinks
 from returnn_tf.graph.carried_state import CarriedState, KeptSpec
+from returnn_tf.graph.int8_variable import check_values
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.quantization import refusal_to_train
@@ -124,6 +125,7 @@ class Network:
         """Set parameters by name; nothing is changed if one of them does not fit.
 
         :raises ConfigError: unknown name or wrong shape
+        :raises DataError: NaN or infinity for one that is stored as int8
         """
         for name, value in values.items():
             if name not in self.params:
@@ -131,6 +133,7 @@ class Network:
             expected = tuple(self.params[name].shape.as_list())
             if not self.params[name].shape.is_compatible_with(np.shape(value)):
                 raise DimError("Parameter %r has the shape %s, not %s." % (name, expected, np.shape(value)))
+        check_values({name: self.params[name] for name in values}, values)
         for name, value in values.items():
             self.params[name].assign(np.asarray(value, dtype=self.params[name].dtype.as_numpy_dtype))
 

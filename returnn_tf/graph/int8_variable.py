@@ -39,7 +39,7 @@ class Int8Spec:
     @property
     def part_names(self) -> tuple[str, str]:
         """Return the names of the numbers and of the scales, where files list what is stored."""
-        return self.param.name + "/int8", self.param.name + "/scales"
+        return part_names(self.param.name)
 
     @property
     def size(self) -> int:
@@ -47,8 +47,8 @@ class Int8Spec:
         numbers, scales = self.shapes
         return int(np.prod(numbers)) + 4 * scales[0]
 
-    def stored(self, value: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Return numbers and scales for a value of the parameter.
+    def check(self, value: NDArray[Any]) -> None:
+        """Check that a value of the parameter can be stored.
 
         :raises DataError: it has NaN or infinite numbers
         """
@@ -60,7 +60,26 @@ class Int8Spec:
                 "%s, which is %s. Take another checkpoint, or leave the layer out: quantize = {'dtype': 'int8', "
                 "'exclude': [%r]}." % (path, self.param.name, wrong.sum(), place, value[tuple(place)], path)
             )
+
+    def stored(self, value: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Return numbers and scales for a value of the parameter, see `check`."""
+        self.check(value)
         return to_int8(value if self.channels == 0 else value.T)
+
+
+def part_names(name: str) -> tuple[str, str]:
+    """Return the names of the numbers and of the scales of a parameter, where files list what is stored."""
+    return name + "/int8", name + "/scales"
+
+
+def check_values(params: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Check that parameters can store values, before the first one is changed.
+
+    :raises DataError: one that is int8 would get NaN or infinite numbers
+    """
+    for name, variable in params.items():
+        if isinstance(variable, Int8Variable):
+            variable.spec.check(np.asarray(values[name]))
 
 
 def stored_parts(params: Mapping[str, Any]) -> dict[str, Any]:

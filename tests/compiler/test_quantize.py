@@ -11,6 +11,7 @@ from returnn_tf.compiler.describe import describe_config
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError, DataError
+from returnn_tf.engine.checkpoints.params import assign
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.tasks.setting_checks import check_all_settings
@@ -216,14 +217,17 @@ def test_too_long_for_int32() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_not_finite(value: float) -> None:
-    net = Network.from_config(_config({"output": LINEAR}))
-    before = net.params["output/W"].numpy()
-    weights = np.ones((FEATURES, 128), "float32")
-    weights[3, 7] = value
+@pytest.mark.parametrize("from_file", [False, True])
+def test_not_finite(value: float, from_file: bool) -> None:
+    """No parameter is changed, also of those before."""
+    net = Network.from_config(_config({"h": {**LINEAR, "n_out": FEATURES}, "output": {**LINEAR, "from": "h"}}))
+    before = net.get_param_values()
+    values = {name: np.ones(p.shape, "float32") for name, p in net.params.items()}
+    values["output/W"][3, 7] = value
     with pytest.raises(DataError, match=r"Layer 'output': the parameter 'output/W' .* 1 of its numbers .* at \[3, 7\]"):
-        net.set_param_values({"output/W": weights})
-    np.testing.assert_array_equal(net.params["output/W"].numpy(), before)
+        assign(net.stored_params, values, source="it") if from_file else net.set_param_values(values)
+    for name, old in before.items():
+        np.testing.assert_array_equal(net.params[name].numpy(), old)
 
 
 def test_training_is_refused() -> None:

@@ -13,7 +13,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import CheckpointDataError, nearest_name
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP, CheckpointInfo
-from returnn_tf.graph.int8_variable import stored_parts
+from returnn_tf.graph.int8_variable import check_values, part_names, stored_parts
 from returnn_tf.logging.log import log
 
 _MAX_LISTED = 30
@@ -28,7 +28,8 @@ def assign(
     :param values: name -> array
     :param source: where the values come from, for the error
     :param ignore_missing: let variables without a value keep theirs, with a warning, unless all of them would
-    :raises DataError: lists the missing parameters and those of another shape, and what is stored instead
+    :raises DataError: lists the missing parameters and those of another shape, and what is stored instead; or one that
+        is int8 would get NaN or infinite numbers
     """
     missing = [name for name in variables if name not in values] if ignore_missing else []
     if missing and len(missing) < len(variables):
@@ -46,6 +47,7 @@ def assign(
             text.append("stored, but unknown to the network: %s%s" % (", ".join(unknown[:_MAX_LISTED]), more))
         text.append("Use the network of that checkpoint, or another checkpoint.")
         raise CheckpointDataError("\n  ".join(text))
+    check_values(variables, values)
     for name, variable in variables.items():
         variable.assign(values[name].astype(variable.dtype.as_numpy_dtype, copy=False))
 
@@ -56,7 +58,12 @@ def misfits(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) ->
     unused = [name for name in values if name not in variables]
     for name, variable in variables.items():
         shape = tuple(variable.shape)
-        if name not in values:
+        if name not in values and part_names(name)[0] in values:
+            lines.append(
+                "int8: %s %s is stored as int8 there, for an export or another program; the checkpoint of the training "
+                "has it as float" % (name, list(shape))
+            )
+        elif name not in values:
             near = nearest_name(name, unused, cutoff=0.8)
             hint = "" if near is None else " (stored is %r %s)" % (near, list(values[near].shape))
             lines.append("missing: %s %s%s" % (name, list(shape), hint))
@@ -79,7 +86,9 @@ def assign_matching(variables: Mapping[str, Any], values: Mapping[str, NDArray[A
 
 
 def save_checkpoint(net: Network, path: str, *, epoch: int = 0) -> None:
-    """Write the parameters of a network and its step; of those stored as int8 the numbers and the scales.
+    """Write the parameters of a network and its step.
+
+    Of those stored as int8 it has the numbers and the scales, for graphs of exports; `load_checkpoint` refuses them.
 
     :param path: prefix of the files, e.g. ``out/net``; its folder is made if it is missing
     :param epoch: last complete epoch, for programs that look for it
