@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,8 +93,13 @@ def stored_parts(params: Mapping[str, Any]) -> dict[str, Any]:
 class Int8Variable:
     """Numbers and scales in place of a `tf.Variable`: it is assigned, read and converted to a tensor as one of float32.
 
+    Operators are those of the tensor.
+
     :param parts: variables for the numbers and the scales, of the shapes of the specification
     """
+
+    #: Operators of numpy's arrays leave it to those here.
+    __array_priority__ = 100
 
     def __init__(self, spec: Int8Spec, parts: Sequence[Any]) -> None:
         self.spec = spec
@@ -146,6 +151,20 @@ class Int8Variable:
         """Return the variables for the numbers and the scales by their names in files."""
         return dict(zip(self.spec.part_names, (self.numbers, self.scales)))
 
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> NDArray[Any]:
+        value = self.numpy()
+        return value if dtype is None else value.astype(dtype)
+
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
         value = self.read_value()
         return value if dtype is None else tf.cast(value, dtype)
+
+
+def _of_tensor(name: str) -> Callable[..., Any]:
+    """Return a method that calls one of the tensor."""
+    return lambda self, *others: getattr(self.read_value(), name)(*others)
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+for _name in ("getitem", "neg", "abs", "lt", "le", "gt", "ge", *_BINARY, *("r" + name for name in _BINARY)):
+    setattr(Int8Variable, "__%s__" % _name, _of_tensor("__%s__" % _name))

@@ -15,6 +15,7 @@ from returnn_tf.engine.checkpoints.params import assign
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.tasks.setting_checks import check_all_settings
+from returnn_tf.util.lazy_tf import tf
 
 FEATURES, LABELS = 160, 200
 EXTERN_DATA = {
@@ -228,6 +229,23 @@ def test_not_finite(value: float, from_file: bool) -> None:
         assign(net.stored_params, values, source="it") if from_file else net.set_param_values(values)
     for name, old in before.items():
         np.testing.assert_array_equal(net.params[name].numpy(), old)
+
+
+@pytest.mark.parametrize("operation", [
+    lambda w: w * 2.0, lambda w: 2.0 - w, lambda w: -w, lambda w: w[1, 3:5], lambda w: w @ tf.ones([128, 2]),
+    lambda w: np.ones((3, FEATURES), "float32") @ w, lambda w: tf.ones([FEATURES, 128]) / w, lambda w: abs(w) > 0.1,
+    lambda w: w**2, np.asarray, tf.reduce_sum,
+])  # fmt: skip
+@pytest.mark.parametrize("source", ["data", "data:classes"])
+def test_in_user_code(operation: Any, source: str) -> None:
+    """A parameter computes as one of floats does, eagerly and in a graph, whichever axis its channels are."""
+    data = {**EXTERN_DATA, "classes": {"dim": FEATURES, "sparse": True}}
+    net = Network.from_config(_config({"output": {**LINEAR, "from": source}}, extern_data=data))
+    weights = net.params["output/W"]
+    expected = operation(tf.Variable(weights.numpy()))
+    np.testing.assert_allclose(operation(weights), expected)
+    if operation is not np.asarray:
+        np.testing.assert_allclose(tf.function(lambda: operation(weights), autograph=False)(), expected)
 
 
 def test_training_is_refused() -> None:
