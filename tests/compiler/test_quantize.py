@@ -248,6 +248,14 @@ def test_in_user_code(operation: Any, source: str) -> None:
         np.testing.assert_allclose(tf.function(lambda: operation(weights), autograph=False)(), expected)
 
 
+@pytest.mark.parametrize("option, value", [("param_variational_noise", 0.5), ("param_dropout", 0.5)])
+def test_noise(option: str, value: float) -> None:
+    """It is added in a run with the noise of a training."""
+    int8, _ = _networks({"output": {**LINEAR, option: value}})
+    quiet, noisy = (int8.run(_feed(), train=train).layers["output"].value for train in (False, True))
+    assert np.abs(noisy - quiet).mean() > 0.1 * np.abs(quiet).mean()
+
+
 def test_training_is_refused() -> None:
     network = {"output": {"class": "softmax", "from": "data", "loss": "ce", "target": "classes"}}
     config = _config(network, optimizer={"class": "sgd"}, learning_rate=0.1)
