@@ -133,9 +133,21 @@ class Int8Exporter(Exporter):
     exclude: list[str] = option([], help="with quantize: layers or patterns that stay float32")
 
     def network(self, net: Network) -> Network:
-        """Return the network, by the option or the setting with parameters of int8; `facts` list these."""
+        """Return the network, by the option or the setting with parameters of int8; `facts` list these.
+
+        :raises ConfigError: option and setting are given, or the option has no effect
+        """
+        if self.quantize is not None and net.plan.semantics.quantization is not None:
+            raise ExportError(
+                "export to %s: the setting quantize has rounded the parameters already, so the option quantize can't "
+                "leave layers out, nor --check compare with the floats. Remove one of them." % self.class_name
+            )
         if self.quantize is not None:
             net = quantized(net, {"dtype": self.quantize, "exclude": self.exclude})
+            if not net.plan.int8:
+                raise ExportError(
+                    "export to %s: there is no large matrix to store as int8. Omit quantize." % self.class_name
+                )
         elif self.exclude:
             raise ExportError("export to %s: exclude has a meaning with quantize alone. Add it." % self.class_name)
         if net.plan.semantics.quantization is not None:

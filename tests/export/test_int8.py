@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import returnn_tf
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.export.saved_model.loader import load
 from returnn_tf.export.side_file import read_side_file
@@ -82,6 +82,8 @@ def test_checkpoint_of_a_meta_graph(tmp_path):
     assert values["h/W/int8"].dtype == np.uint8 and values["h/W/scales"].shape == (WIDTH,) and "h/W" not in values
     assert values["output/W"].dtype == np.float32
     assert "h/W/int8" in (tmp_path / "out" / "parameters.txt").read_text().split()
+    with pytest.raises(DataError, match=r"int8: h/W \[192, 192\] is stored as int8 there, for an export"):
+        returnn_tf.load_checkpoint(_network(TAGGER), str(tmp_path / "out" / "graph"))
 
 
 @pytest.mark.slow
@@ -105,6 +107,16 @@ def test_setting_and_option_give_the_same(tmp_path):
 def test_targets_without_our_ops(tmp_path, to):
     with pytest.raises(ConfigError, match="export to %s: the setting quantize is for graphs with our ops" % to):
         returnn_tf.export(_network(TAGGER, quantize="int8"), str(tmp_path / "out"), to=to)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("layers, settings, text", [
+    (TAGGER, {"quantize": {"exclude": ["h"]}}, "the setting quantize has rounded the parameters already"),
+    ({"output": {"class": "rec", "unit": "lstm", "n_out": 4, "from": "data"}}, {}, "there is no large matrix"),
+])  # fmt: skip
+def test_option_without_effect(tmp_path, layers, settings, text):
+    with pytest.raises(ConfigError, match="export to saved_model: " + text):
+        returnn_tf.export(_network(layers, **settings), str(tmp_path / "out"), quantize="int8")
     assert not os.listdir(tmp_path)
 
 
