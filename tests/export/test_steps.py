@@ -71,6 +71,24 @@ def test_search_over_steps(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model, label", [(attention, "end_label"), (time_synchronous, "blank")])
+def test_hot_words(model, label, tmp_path):
+    """The state of the phrases is one of the exported steps, reordered by the search outside of the graph."""
+    network = model(source="scores", input_type="log_prob")
+    unit = network["output"]["unit"]
+    vocab = {"labels": list("012345"), "unknown_label": None}
+    phrases = {"1 2 3": 2.0, "2": 1.0, "4 4 1": 3.0}
+    special = {label: 0 if label == "end_label" else 5}
+    unit["hot"] = {"class": "hot_words", "from": "prev:output", "phrases": phrases, "vocab": vocab, **special}
+    unit["scores"] = {"class": "eval", "from": ["prob", "hot"], "eval": "safe_log(source(0)) + source(1)"}
+    config = config_of(network)
+    found = check_search(searching(config, scale=0.5), config, tmp_path, feed_of())
+    unit["hot"]["phrases"] = []
+    without = searching(config_of(network), scale=0.5).run(feed_of(), fetch=["output"]).layers["output"]
+    assert not np.allclose(without.beam_scores, found.scores)
+
+
+@pytest.mark.slow
 def test_loop_in_a_subnetwork(tmp_path):
     """The loop is named by its path, and a step may run a loop of its own."""
     network = in_subnetwork()

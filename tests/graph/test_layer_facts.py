@@ -127,6 +127,7 @@ def test_memory_of_the_classes() -> None:
         "cum_concat",
         "cumsum",
         "edit_distance_table",
+        "hot_words",
         "kenlm",
         "masked_computation",
         "optimal_completions",
