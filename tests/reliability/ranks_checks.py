@@ -181,6 +181,18 @@ def check_output_constraints(world: Any) -> Any:
 
 
 @check
+def check_loss_on_a_parameter(world: Any) -> Any:
+    """Once in total, but once for each sequence if it has a batch axis."""
+    network = settings()["network"]
+    network["v"] = {"class": "variable", "shape": (7,), "add_batch_axis": False, "init": 0.5}
+    network["size"] = {"class": "eval", "from": "v", "eval": "source(0) ** 2", "loss": "as_is"}
+    network["w"] = {"class": "variable", "shape": (7,), "add_batch_axis": True, "init": 0.5}
+    network["sizes"] = {"class": "eval", "from": "w", "eval": "source(0) ** 2", "loss": "as_is", "loss_scale": 0.1}
+    network["between"] = {"class": "combine", "kind": "add", "from": ["hidden", "v", "w"]}
+    return compare_with_one(world, network=network)
+
+
+@check
 def check_accumulated(world: Any) -> Any:
     return compare_with_one(world, accum_grad_multiple_step=3)
 

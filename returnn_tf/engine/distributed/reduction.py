@@ -16,6 +16,7 @@ from returnn_tf.engine.distributed.buckets import MEGABYTE, buckets, sum_in_buck
 from returnn_tf.engine.distributed.collectives import Collectives
 from returnn_tf.engine.update.gradients import Gradients, MetaGradients, global_norm
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
+from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.util.lazy_tf import tf
 
@@ -26,8 +27,8 @@ class GradReduction:
     """Emits the reductions of one traced step, in the same order on all ranks.
 
     Losses are sums over frames or sequences, so their gradients are summed. A normalised loss (a mean over the batch)
-    is weighted by the share of this rank's frames. Constraints on parameters count once in total, those on outputs are
-    sums over frames, as losses are.
+    is weighted by the share of this rank's frames. Losses and constraints on parameters count once in total;
+    constraints on outputs are sums over frames, as losses are.
 
     :param losses: of the network
     """
@@ -40,6 +41,7 @@ class GradReduction:
         self._bucket = options.bucket_size * MEGABYTE
         self._scales: dict[str, float] = {node.name: node.scale for node in losses}
         self._normalized = frozenset(node.name for node in losses if node.loss.use_normalized_loss)
+        self._common = frozenset(node.name for node in losses if _is_common(node))
         #: scalar of the traced step: seconds from the last of this rank's gradients to those of all
         self.seconds: Any = None
         #: index from 0 of the last step in which this rank was ready to reduce: shows who blocks the others
@@ -52,9 +54,10 @@ class GradReduction:
         """Return the graph with the share of this rank, by its flags, in the common objective: a sum of shares."""
         own = flags[0]
         factors = self._factors(graph, own)
+        shares = {name: 1 / self._size if name in self._common else own for name in graph.counts}
         losses = {name: _times(value, factors[name]) for name, value in graph.losses.items()}
         errors = {name: _times(value, own) for name, value in graph.errors.items()}
-        counts = {name: _times(value, own) for name, value in graph.counts.items()}
+        counts = {name: _times(value, shares[name]) for name, value in graph.counts.items()}
         objective = self._objective(graph, losses)
         constraints, on_outputs = tf.convert_to_tensor(graph.constraints), graph.output_constraints
         if on_outputs is not None:
@@ -68,8 +71,11 @@ class GradReduction:
         )
 
     def _factors(self, graph: Lowered, own: Any) -> dict[str, Any]:
-        """Return by loss: 1, or the share of the frames for a normalised loss; 0 in an idle step."""
-        factors = dict.fromkeys(graph.losses, own)
+        """Return by loss: 1, or the share of the frames for a normalised loss; 0 in an idle step.
+
+        Of a loss that is the same on all ranks, each has an equal share.
+        """
+        factors = {name: 1 / self._size if name in self._common else own for name in graph.losses}
         names = [name for name in graph.losses if name in self._normalized]
         if names:
             mine = tf.stack([_times(tf.cast(graph.counts[name], "float64"), own) for name in names])
@@ -83,7 +89,7 @@ class GradReduction:
         terms = []
         for name, value in losses.items():
             scale = self._scales[name]
-            if self._average and name in self._normalized:
+            if self._average and name in self._normalized | self._common:
                 scale *= self._size  # which cancels the division by the mean over the ranks
             if scale:
                 terms.append(value * scale)
@@ -173,6 +179,18 @@ class GradReduction:
         sums = sum_in_buckets(sent, name, self._bucket, self._collectives.sum_group)
         common = {key: tf.cast(value, grad.dtype) for (key, grad), value in zip(grads.items(), sums)}
         return {key: grad / self._size for key, grad in common.items()} if self._average else common
+
+
+def _is_common(loss: LossNode) -> bool:
+    """Return whether a loss is the same on all ranks: it has no batch axis, and reads no data, directly or not."""
+    todo = [loss.owner] if loss.target is None else [loss.owner, loss.target]
+    seen: set[Node] = set()
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += node.deps
+    return loss.owner.output.batch_axis is None and not any(node.extern_key for node in seen)
 
 
 def _times(value: Any, factor: Any) -> Any:
