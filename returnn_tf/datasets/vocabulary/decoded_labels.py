@@ -83,7 +83,7 @@ class DecodedLabels:
                 "Give extern_data or the dataset to decode a vocabulary that does not." % word
             )
         try:
-            labels = self._vocabulary.get_seq(word)
+            labels: Sequence[int] = self._vocabulary.get_seq(word)
         except (ConfigError, DataError):
             return None
         labels = self._without_ends(labels)
