@@ -127,6 +127,8 @@ def test_labels_in_a_loop() -> None:
         ({"blank_index": 4}, "blank_index 4: there are only 4 classes"),
         ({"blank_index": -5}, "blank_index -5: there are only 4 classes"),
         ({"input_type": "score"}, "'score'"),
+        ({"from": "logs"}, "the source has the activation 'log_softmax': set input_type = 'log_prob'"),
+        ({"from": "probs", "input_type": "logits"}, "the source has the activation 'softmax': set input_type = 'prob'"),
         ({"from": "data:classes"}, "dense features are"),
         ({"from": "last"}, "must have batch, time and classes"),
         ({"target": "few"}, "has 4 classes, but the target 'few' has 2 labels"),
@@ -138,6 +140,8 @@ def test_mistakes(options: dict[str, Any], message: str) -> None:
         "extern_data": {"data": {"dim": 4}, "classes": {"dim": 3, "sparse": True}, "few": {"dim": 2, "sparse": True}},
         "network": {
             "last": {"class": "reduce", "mode": "max", "axis": "T", "from": "data"},
+            "probs": {"class": "softmax", "n_out": 4, "from": "data"},
+            "logs": {"class": "linear", "activation": "log_softmax", "n_out": 4, "from": "data"},
             "output": {"class": "ctc_greedy", "from": "data", **options},
         },
         "behavior_version": 21,

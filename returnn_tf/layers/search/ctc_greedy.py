@@ -22,6 +22,8 @@ from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 
 _INPUT_TYPES = ("prob", "log_prob", "logits")
+#: Activation of a source -> the kind of its values.
+_KINDS = {"softmax": "prob", "log_softmax": "log_prob"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,6 +71,13 @@ class CtcGreedyLayer(Planned[CtcGreedyPlan]):
             raise ctx.error("the source %s has hypotheses of a search. Put a layer 'decide' before it." % data)
         if not -classes <= self.blank_index < classes:
             raise ctx.error("blank_index %d: there are only %d classes." % (self.blank_index, classes))
+        activation = ctx.node.sources[0].layer.activation
+        kind = _KINDS.get(activation, self.input_type) if isinstance(activation, str) else self.input_type
+        if kind != self.input_type:
+            raise ctx.error(
+                "input_type is %r, but the source has the activation %r: set input_type = %r."
+                % (self.input_type, activation, kind)
+            )
         blank, time = self.blank_index % classes, ctx.new_spatial(None, "ctc")
         labels = self._labels(ctx, classes, blank)
         batch, frames = data.dims[data.batch_axis], data.dims[data.time_axis or 0]
