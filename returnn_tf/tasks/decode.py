@@ -71,7 +71,12 @@ def decode(config: Config) -> int:
             _tune(points, data, threads)
             return 0
         by_entropy = task.search_confidence == "entropy"
-        found = [entry for part in _parts(data.posteriors()) for entry in threads.transcripts(part, by_entropy)]
+        found = []
+        for part in _parts(data.posteriors()):
+            for entry in threads.transcripts(part, by_entropy):
+                if output is not None:
+                    output.check(entry)
+                found.append(entry)
         if not members.is_chief:
             return 0
         if output is not None:

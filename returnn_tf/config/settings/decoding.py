@@ -33,7 +33,9 @@ class DecodingSettings(SettingGroup):
         help="file with a word in each line, and behind it the names of its labels; without them it is spelt as texts",
     )
     decode_separator: str = setting(
-        "", help="label that may stand between words, as a silence; by default the space, if labels are characters"
+        "",
+        help="label that may stand between words, as a silence; by default the space, if labels are characters",
+        needs="decode_lexicon",
     )
     decode_lm: str = setting(
         "", help="n-gram model: ARPA, also .gz, or a binary file of KenLM with probing hash tables"
