@@ -22,9 +22,26 @@ def ctc_frames(log_probs: NDArray[Any], sequences: Sequence[Sequence[int]], blan
     :param blank: class
     :return: for each sequence; None if there are too few frames for it
     """
-    scores = [log_probs[:, list(classes)] for classes in sequences]
-    repeats = [[a == b for a, b in zip(classes, classes[1:])] for classes in sequences]
-    return best_paths(scores, log_probs[:, blank], repeats)
+    best_labels, best_frames = _best_of_all(log_probs, blank)
+    others = [classes for classes in sequences if list(classes) != best_labels]
+    scores = [log_probs[:, list(classes)] for classes in others]
+    repeats = [[a == b for a, b in zip(classes, classes[1:])] for classes in others]
+    found = iter(best_paths(scores, log_probs[:, blank], repeats))
+    return [best_frames if list(classes) == best_labels else next(found) for classes in sequences]
+
+
+def _best_of_all(log_probs: NDArray[Any], blank: int) -> tuple[Optional[list[int]], Frames]:
+    """Return the labels and frames of the best path of all, in time and memory of the frames alone.
+
+    :return: without labels if a frame has no score at all
+    """
+    if not len(log_probs) or not np.isfinite(log_probs.max(axis=1)).all():
+        return None, ()
+    path = log_probs.argmax(axis=1)
+    starts = np.flatnonzero(np.diff(path, prepend=-1))
+    ends = np.append(starts[1:], len(path))
+    runs = [(int(path[start]), (int(start), int(end))) for start, end in zip(starts, ends) if path[start] != blank]
+    return [label for label, _ in runs], tuple(frames for _, frames in runs)
 
 
 def best_paths(

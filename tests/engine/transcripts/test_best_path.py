@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -33,6 +34,20 @@ def test_ctc_frames_are_those_of_the_best_of_all_paths(labels, frames):
         runs += [(start, start + size)] if label != BLANK else []
         start += size
     assert list(found) == runs
+
+
+def test_the_best_path_of_all_takes_no_memory_for_states():
+    """Of an hour of audio, the alignment of all frames to all labels would not fit into memory."""
+    path = np.tile([0, BLANK, 1, 0], 2000)
+    scores = np.where(np.eye(3)[path] > 0, -0.1, -3.0)
+    tracemalloc.start()
+    try:
+        (found,) = ctc_frames(scores, [collapsed(path)], BLANK)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found is not None and found[:3] == ((0, 1), (2, 3), (3, 5)) and found[-1] == (7999, 8000)
+    assert most < 10e6
 
 
 def test_several_sequences_are_aligned_as_each_alone():
