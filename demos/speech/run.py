@@ -22,7 +22,7 @@ from steps import StepFailed, Steps  # noqa: E402
 
 SETS = tuple(speak.SIZES)
 ENCODERS = ("blstm", "conformer")
-PRODUCTS = r"audio|.*\.(tsv|zip|codes|vocab|json|png)|(blstm|conformer)_.*"
+PRODUCTS = r"audio|.*\.(tsv|zip|codes|vocab|json|png)|(blstm|conformer|streaming)_.*"
 
 
 def run(steps: Steps, *, few: bool) -> None:
