@@ -15,7 +15,7 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 from workers import HERE, Worker, serve
@@ -75,30 +75,41 @@ def network(beam: int, labels: int, steps: int, layers: int = LAYERS, dim: int =
     return net
 
 
-def searching(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """Search over half and over all of the steps; return labels and scores of the last search."""
+def sources(batch: int) -> dict[str, np.ndarray]:
+    """Return the input of so many sentences, the last of `FRAMES` frames."""
+    data = {"data": np.random.RandomState(1).normal(size=(batch, FRAMES, DIM)).astype("float32")}
+    data["data/size0"] = np.linspace(FRAMES * 2 // 3, FRAMES, batch).astype("int32")
+    return data
+
+
+def searcher(beam: int, labels: int, steps: int, quantize: Optional[str]) -> Any:
+    """Return the `Network` in search, with random parameters, in which no hypothesis ends before the last step."""
     import returnn_tf
 
-    rng = np.random.RandomState(1)
-    data = {"data": rng.normal(size=(args.batch, FRAMES, DIM)).astype("float32")}
-    data["data/size0"] = np.linspace(FRAMES * 2 // 3, FRAMES, args.batch).astype("int32")
+    config = returnn_tf.Config({
+        "extern_data": {"data": {"dim": DIM}, "classes": {"dim": labels, "sparse": True}},
+        "network": network(beam, labels, steps),
+        "behavior_version": 21,
+        "quantize": quantize,
+    })  # fmt: skip
+    net = returnn_tf.Network.from_config(config, search=True)
+    values = np.random.RandomState(3)
+    params = {
+        key: values.normal(0, 1.0 / np.sqrt(p.shape[0]), p.shape).astype("float32")
+        for key, p in sorted(net.params.items())
+    }
+    params["output/rec/prob/W"] *= 3.0  # about as sure of its labels as a trained model
+    params["output/rec/prob/b"][0] = -100.0  # no hypothesis ends
+    net.set_param_values(params)
+    return net
+
+
+def searching(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """Search over half and over all of the steps; return labels and scores of the last search."""
+    data = sources(args.batch)
     searches: dict[str, Callable[[], Any]] = {}
     for name, steps in (("half", args.steps // 2), ("all", args.steps)):
-        config = returnn_tf.Config({
-            "extern_data": {"data": {"dim": DIM}, "classes": {"dim": args.labels, "sparse": True}},
-            "network": network(args.beam, args.labels, steps),
-            "behavior_version": 21,
-            "quantize": args.quantize,
-        })  # fmt: skip
-        net = returnn_tf.Network.from_config(config, search=True)
-        values = np.random.RandomState(3)
-        params = {
-            key: values.normal(0, 1.0 / np.sqrt(p.shape[0]), p.shape).astype("float32")
-            for key, p in sorted(net.params.items())
-        }
-        params["output/rec/prob/W"] *= 3.0  # about as sure of its labels as a trained model
-        params["output/rec/prob/b"][0] = -100.0  # no hypothesis ends
-        net.set_param_values(params)
+        net = searcher(args.beam, args.labels, steps, args.quantize)
 
         def run(net: Any = net) -> Any:
             found = net.run(data).layers
