@@ -1,8 +1,8 @@
 """Phrases with weights as an automaton that finds all of them at once (Aho and Corasick 1975), as tables for gathers.
 
 The score of a sequence of labels is the sum of the weights of the phrases in it. Of a phrase that is not complete, the
-share of its labels counts, until the labels go on otherwise: what `native_ops/ctc_search/phrases.cc` computes for CTC.
-A phrase begins at the border of a word.
+share of its labels counts, until the labels go on otherwise: as in `native_ops/ctc_search/phrases.cc` for CTC, where
+the last word has to end, too. Here a phrase begins at the border of a word, wherever it ends.
 """
 
 from __future__ import annotations
