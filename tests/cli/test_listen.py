@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -19,7 +20,6 @@ from returnn_tf.cli.main import main
 from returnn_tf.engine.monitoring import run_settings
 from tests.cli.test_transcribe import RATE, TONES, tones
 
-LSTM = {"class": "rec", "unit": "nativelstm2", "n_out": 4, "from": "data"}
 CONFIG = """
 audio = {"features": "log_mel_filterbank", "num_feature_filters": 4, "sample_rate": %d, "peak_normalization": False}
 train = {"class": "OggZipDataset", "path": "gone.zip", "audio": audio,
@@ -176,6 +176,22 @@ def test_cut_off(run: Any) -> None:
     assert (code, out) == (1, "bad\n") and "'-' is incomplete: 4000 bytes" in err
 
 
+def test_interrupted(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text so far is written."""
+
+    class Endless(io.BytesIO):
+        def read1(self, size: Optional[int] = -1) -> bytes:
+            found = super().read1(size)
+            if not found:
+                raise KeyboardInterrupt
+            return found
+
+    content = _wav()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=Endless(content[:40] + bytes(4) + content[44:])))
+    code, out, err = run("--wav", "-")
+    assert (code, out) == (130, "bad\n") and "Heard 1.0 s" in err
+
+
 @pytest.mark.parametrize(
     "content, message",
     [
@@ -191,8 +207,6 @@ def test_cut_off(run: Any) -> None:
     ids=["empty", "flac", "header", "no samples", "mulaw", "channels", "no format", "huge chunk"],
 )
 def test_bad_wav(run: Any, content: bytes, message: str) -> None:
-    import re
-
     code, out, err = run("--wav", "-", stdin=content)
     assert (code, out) == (1, "") and re.search(message, err) and "Traceback" not in err
 
@@ -219,8 +233,6 @@ def test_other_audio(run: Any) -> None:
     ],
 )
 def test_layers_that_look_ahead(run: Any, layer: str, message: str) -> None:
-    import re
-
     code, out, err = run("--wav", write("x.wav", "a"), "--layer", layer, "++decode_blank", "4")
     assert (code, out) == (2, "") and re.search("listen: .*" + message, err) and "Traceback" not in err
 
