@@ -22,9 +22,6 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.ops.sequence.phrases import BORDER, PhraseTables, next_states, phrase_tables, rewards
 from returnn_tf.util.lazy_tf import tf
 
-#: The state before the label that stands before the first one.
-_UNBEGUN = -1
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HotWordsPlan(LayerPlan):
@@ -95,7 +92,7 @@ class HotWordsLayer(Planned[HotWordsPlan]):
         size = ctx.need_static(source.sparse_dim, "the number of labels")
         tables = self._tables(self._labels(size), size)
         state = source.replace(dtype="int32", sparse_dim=None, vocab=None)
-        ctx.loop_state("state", state, lambda emit: tf.fill(emit.shape(state), _UNBEGUN))
+        ctx.loop_state("state", state, lambda emit: tf.zeros(emit.shape(state), "int32"))
         data = source.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
         return HotWordsPlan(data.with_axis(1, ctx.new_feature(size), feature=True), tables)
 
@@ -151,8 +148,8 @@ class HotWordsLayer(Planned[HotWordsPlan]):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit gathers from the tables of the automaton."""
-        tables, before = self.plan.tables, ctx.loop_state("state")
-        after = next_states(tables, tf.maximum(before, BORDER), tf.cast(ctx.source(), tf.int32))
-        state = tf.where(before == _UNBEGUN, BORDER, after)
-        ctx.set_loop_state("state", state)
+        tables, before = self.plan.tables, ctx.loop_state("state")  # 0 at the beginning, else the automaton's plus 1
+        after = next_states(tables, tf.maximum(before - 1, BORDER), tf.cast(ctx.source(), tf.int32))
+        state = tf.where(before == 0, BORDER, after)
+        ctx.set_loop_state("state", state + 1)
         return tf.cast(rewards(tables, state), ctx.float_dtype)
