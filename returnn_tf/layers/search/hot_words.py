@@ -40,10 +40,9 @@ class HotWordsLayer(Planned[HotWordsPlan]):
     The source is "prev:output", the label that was chosen before; the first one it sees, the initial output of the
     choice, counts as a border of words. Add the output to the log scores that the choice takes.
 
-    A phrase gets its weight wherever it begins at the border of a word, in pieces that do not mark ends of words
-    (SentencePiece) also where its last word goes on. While it is not complete, it has the share of its labels, which
-    the label that leaves it takes away. Pieces of words (BPE, SentencePiece), characters and words
-    are spelt by the vocabulary. The phrases are constants of the graph, also of exported ones.
+    A phrase gets its weight wherever it is, as whole words. While it is not complete, it has the share of its labels,
+    which the label that leaves it takes away. Pieces of words (BPE, SentencePiece), characters and words are spelt by
+    the vocabulary. The phrases are constants of the graph, also of exported ones.
 
     In a transducer, blank leaves the state and the score as they are, so no masked_computation is needed; in one, the
     mask has to be true in the first step. No gradient.
@@ -139,7 +138,7 @@ class HotWordsLayer(Planned[HotWordsPlan]):
             raise OptionValueError(str(exc)) from exc
         begins, ends = labels.borders(size)
         if self.end_label is not None:
-            ends[self.end_label] = 1
+            begins[self.end_label] = ends[self.end_label] = 1
         return phrase_tables(found, weights, begins, ends, self.blank)
 
     def _given(self) -> Union[str, Mapping[str, Any], Sequence[str]]:

@@ -29,7 +29,8 @@ def score(
             continue
         rest = tuple(labels[start:])
         if rest[: len(phrase)] == phrase:
-            total += weight
+            after = rest[len(phrase) :]
+            total += weight if not after or ends[phrase[-1]] or begins[after[0]] else 0
         elif phrase[: len(rest)] == rest:
             share = max(share, weight * len(rest) / len(phrase))
     return total + share
@@ -176,6 +177,7 @@ def total(tables: Any, labels: Sequence[int]) -> float:
 
 
 BPE = {"labels": ["b@@", "a@@", "b", "a", "</s>"], "unknown_label": None}
+PIECE = {"labels": ["\u2581a", "b", "\u2581b", "\u2581ab", "</s>"], "unknown_label": None}
 CHARS = {"class": "CharacterTargets", "labels": ["a", "b", " ", "c"], "unknown_label": None}
 
 
@@ -185,6 +187,11 @@ CHARS = {"class": "CharacterTargets", "labels": ["a", "b", " ", "c"], "unknown_l
         ("a@@ b", BPE, 4, [1, 2, 4], 3.0),
         ("a@@ b", BPE, 4, [0, 1, 2, 4], 0.0),  # within a word
         ("a@@ b", BPE, 4, [3, 1, 2, 4], 3.0),
+        ("\u2581ab", PIECE, 4, [3, 4], 3.0),
+        ("\u2581ab", PIECE, 4, [3, 2], 3.0),
+        ("\u2581ab", PIECE, 4, [3], 3.0),
+        ("\u2581ab", PIECE, 4, [3, 1, 4], 0.0),  # a longer word
+        ("\u2581ab", PIECE, 4, [2, 3, 3], 6.0),
         ("ab", CHARS, 4, [0, 1, 2, 3], 3.0),
         ("ab", CHARS, 4, [3, 2, 0, 1, 4], 3.0),  # the end needs no space before it
         ("ab", CHARS, 4, [0, 1, 3, 2], 0.0),  # of another word
