@@ -55,9 +55,10 @@ struct Rounded {
       return;
     }
     const float factor = 127.0f / largest;
+    const int64_t n = depth;  // as an int8_t may be a part of anything, a store might change the member
     int32_t sum = 0;
-    for (int64_t k = 0; k < depth; ++k) {
-      const int32_t number = static_cast<int32_t>(std::lrintf(x[k] * factor));
+    for (int64_t k = 0; k < n; ++k) {
+      const int32_t number = static_cast<int32_t>(std::rint(x[k] * factor));  // unlike lrint, for a vector at once
       to[k] = static_cast<int8_t>(number);
       sum += number;
     }
