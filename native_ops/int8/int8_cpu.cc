@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kPanel = 16, kGroup = 4;  // columns and steps of the depth that are stored together
 constexpr int64_t kLeastWork = 800'000;     // multiply-adds; below it, handing work to another thread takes longer
 constexpr int64_t kRowsAtOnce = 192;        // of the rounded rows, which stay in the second cache
-constexpr float kLeast = 0x1p-100f;        // 127 / largest is finite from here on
-constexpr int32_t kInfinity = 0x7f800000;  // the bits of a float
+constexpr float kLeast = 0x1p-100f;         // 127 / largest is finite from here on
+constexpr int32_t kInfinity = 0x7f800000;   // the bits of a float
 
 int64_t groups_of(int64_t depth) { return (depth + kGroup - 1) / kGroup; }
 
