@@ -477,7 +477,7 @@ class Dataset:
             instead of the options of the dataset
         """
         chosen = Chosen(seq_list, seq_order, share, by_itself)
-        reader, batch_options, cutting = self._opened(epoch, chosen, options, declared or ())
+        reader, batch_options, cutting = self._opened_for_batches(epoch, chosen, options, declared or ())
         if len(batch_options.counted) > len(batch_options.keys):
             reader.only_count(set(batch_options.counted).difference(batch_options.keys))
         return self._iterate_batches(reader, batch_options, cutting, (start_batch, start_seq, resume), declared)
@@ -492,7 +492,7 @@ class Dataset:
         :param seq_order: corpus indices, in the order in which to look at them
         :param options: as of `batches`
         """
-        reader, batch_options, cutting = self._opened(epoch, Chosen(seq_order=seq_order), options)
+        reader, batch_options, cutting = self._opened_for_batches(epoch, Chosen(seq_order=seq_order), options)
         with contextlib.closing(reader):
             counted, rng = batch_options.counted, Draws(self.epoch_seed(epoch))
             for position, starts, ends in cutting.slices(
@@ -509,7 +509,7 @@ class Dataset:
         first = np.zeros([1], np.int64)
         return self.lengths_many(first) is not None or self.lengths(0) is not None
 
-    def _opened(
+    def _opened_for_batches(
         self, epoch: int, chosen: Chosen, options: Mapping[str, Any], derived: Collection[str] = ()
     ) -> tuple[EpochReader, BatchOptions, Cutting]:
         """Return the sequences of an epoch, to be closed, with the checked options of its batches.
