@@ -149,7 +149,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     net = net_with(stack)
     model = Model(net, "", None, "dev", *weights_layers(net))
     seqs = [SeqReport("seq%d" % i, 4, {"ce": 1.0 / (i + 1)}, {}, batch=first_sequence()) for i in range(5)]
-    section = examples.examples(model, seqs, 4)
+    section = examples.examples(model, seqs, 4, net.config)
     assert section is not None
     assert (
         "4 of 6 layers are drawn, evenly spread. The first 3 heads of a layer are drawn. Single heads" in section.body
@@ -165,7 +165,7 @@ def test_too_many_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "MOST_WEIGHTS", 31)
     net = net_with({"small": {**SELF, "num_heads": 1}, "large": {**SELF, "from": "small"}})
     model = Model(net, "", None, "dev", *weights_layers(net))
-    section = examples.examples(model, [SeqReport("seq", 4, {}, {}, batch=first_sequence())], 1)
+    section = examples.examples(model, [SeqReport("seq", 4, {}, {}, batch=first_sequence())], 1, net.config)
     assert section is not None and "Too many weights to draw, 4 queries and 4 keys: large<" in section.body
     assert section.body.count("<svg") == 1 and "<img" not in section.body
 

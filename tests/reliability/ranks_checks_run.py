@@ -5,6 +5,7 @@ What a check returns or raises goes, by name, into ``rank<n>.json`` in the folde
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -39,5 +40,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    atexit._run_exitfuncs()  # Horovod leaves MPI, without which mpirun fails
     sys.stdout.flush()
     os._exit(0)  # Python's own end takes a second of computing with TensorFlow
