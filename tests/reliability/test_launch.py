@@ -80,4 +80,4 @@ def test_the_other_rank_starts_again_alone(tmp_path: pathlib.Path) -> None:
     assert process.wait(ranks_runs.SECONDS) == 0, toy.text_of(tmp_path)
     text = toy.text_of(tmp_path)
     assert "launch: starting again with 1 process;" in text
-    assert re.search("Resuming within epoch 1 after \d+ batches", text) and "Saved net/toy.002" in text, text
+    assert re.search(r"Resuming within epoch 1 after \d+ batches", text) and "Saved net/toy.002" in text, text
