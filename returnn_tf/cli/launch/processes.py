@@ -328,7 +328,9 @@ class _Group:
     def _is_stopped(self, rank: int) -> bool:
         """Return whether a rank has got SIGSTOP or the like."""
         how = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self._processes[rank].pid, how) is not None
+        with contextlib.suppress(ChildProcessError):  # it has just ended
+            return os.waitid(os.P_PID, self._processes[rank].pid, how) is not None
+        return False
 
 
 def _killed_with(parent: int) -> Callable[[], None]:
