@@ -8,13 +8,16 @@ integers are exact, hence a product is the same bit by bit in all its forms.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.logging.log import log
 from returnn_tf.native.dispatch import form
 from returnn_tf.native.int8 import GROUP, MOST, OFFSET, PANEL, int8_ops, native_int8_product
+from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.util.lazy_tf import tf
 
 #: The largest depth of a product whose sum fits in int32.
@@ -112,6 +115,8 @@ def int8_product(x: Any, w: Int8Matrix) -> Any:
     :param x: float32 [..., depth]
     :return: [..., channels]
     """
+    if not in_portable_ops():
+        _warn_of_speed()
     largest = tf.reduce_max(tf.abs(x), axis=-1, keepdims=True)
     finite = tf.reduce_all(tf.math.is_finite(x), axis=-1, keepdims=True)
     counts = tf.logical_and(finite, largest >= _LEAST)
@@ -126,3 +131,16 @@ def int8_product(x: Any, w: Int8Matrix) -> Any:
         for k in range(0, w.depth, _EXACT)
     ]
     return tf.cast(tf.add_n(sums), tf.float32) * (scale * w.scales)
+
+
+@functools.cache
+def _warn_of_speed() -> None:
+    """Log once that products take long here."""
+    if tf.config.get_visible_devices("GPU"):
+        reason, fix = "there is none for GPUs", "search on the CPU (++device cpu), or"
+    else:
+        reason, fix = "it can't be used here", "see returnn-tf doctor, or"
+    log.warn(
+        "quantize: products with int8 need the native op int8, and %s: matrices are converted for each product, which "
+        "takes about three times as long as float32. To search faster, %s remove quantize." % (reason, fix)
+    )

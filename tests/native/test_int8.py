@@ -8,12 +8,14 @@ import subprocess
 import numpy as np
 import pytest
 
+from returnn_tf.logging.log import log
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.int8 import self_test
 from returnn_tf.native.library import load
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.sources import source_folder
 from returnn_tf.native.toolchain import find_toolchain
+from returnn_tf.ops import int8
 from returnn_tf.ops.int8 import LONGEST, Int8Matrix, from_int8, to_int8
 from returnn_tf.util.lazy_tf import tf
 from tests.compiling import compile_cached
@@ -53,6 +55,21 @@ def test_forms_give_the_same_bits(ops, depth, channels):
         plain = w.product(tf.constant(x))
     np.testing.assert_array_equal(native, plain)
     assert native.shape == (3, 7, channels) and not native.numpy()[1, 2].any()
+
+
+def test_without_the_native_op(monkeypatch):
+    """A warning names the fix, once; a graph that is meant to need no library has none."""
+    x, w = tf.constant(_random(1, 2, 8)), _matrix(_random(2, 8, 16))
+    expected = w.product(x)
+    monkeypatch.setattr(int8, "int8_ops", lambda: None)
+    int8._warn_of_speed.cache_clear()
+    with log.collected_warnings() as found:
+        with portable_ops():
+            w.product(x)
+        assert not found
+        for _ in range(2):
+            np.testing.assert_array_equal(w.product(x), expected)
+    assert len(found) == 1 and "about three times as long" in found[0] and "returnn-tf doctor" in found[0]
 
 
 @pytest.mark.parametrize("depth, channels, bound", [(512, 512, 0.012), (2048, 512, 0.012), (64, 10000, 0.012)])
