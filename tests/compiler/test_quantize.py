@@ -72,20 +72,23 @@ NETWORKS: dict[str, tuple[dict[str, Any], set[str]]] = {
             "output": {"class": "linear", "activation": "tanh", "n_out": 100, "from": ["data:source", "prev:output"]},
         }}}, {"output/rec/output/W"},
     ),
+    "a small one": ({"h": LINEAR, "output": {**LINEAR, "n_out": 100, "from": "h"}}, {"h/W"}),
+}  # fmt: skip
+FLOATS: dict[str, dict[str, Any]] = {
     # read by rows in one layer and by columns in another: there is no axis of channels for both
-    "two uses": (
-        {"h": {**LINEAR, "n_out": FEATURES, "from": "data"},
-         "output": {**LINEAR, "n_out": FEATURES, "use_transposed_weights": True, "from": "h",
-                    "reuse_params": {"map": {"W": {"reuse_layer": "h"}}}, "with_bias": False}}, set(),
-    ),
+    "two uses": {
+        "h": {**LINEAR, "n_out": FEATURES, "from": "data"},
+        "output": {**LINEAR, "n_out": FEATURES, "use_transposed_weights": True, "from": "h",
+                   "reuse_params": {"map": {"W": {"reuse_layer": "h"}}}, "with_bias": False},
+    },
     # code of a config expects a variable of floats
-    "function": (
-        {"h": {**LINEAR, "n_out": FEATURES},
-         "output": {**LINEAR, "n_out": FEATURES, "from": "h", "with_bias": False,
-                    "reuse_params": {"map": {"W": {"reuse_layer": "h", "custom": _negative}}}}}, set(),
-    ),
-    "small": ({"output": {**LINEAR, "n_out": 100}}, set()),
-    "another class": ({"output": {"class": "rec", "unit": "lstm", "n_out": 80, "from": "data"}}, set()),
+    "function": {
+        "h": {**LINEAR, "n_out": FEATURES},
+        "output": {**LINEAR, "n_out": FEATURES, "from": "h", "with_bias": False,
+                   "reuse_params": {"map": {"W": {"reuse_layer": "h", "custom": _negative}}}},
+    },
+    "small": {"output": {**LINEAR, "n_out": 100}},
+    "another class": {"output": {"class": "rec", "unit": "lstm", "n_out": 80, "from": "data"}},
 }  # fmt: skip
 
 
@@ -132,6 +135,12 @@ def test_layers(name: str) -> None:
     np.testing.assert_allclose(plain, found, atol=bound * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("name", FLOATS)
+def test_without_effect(name: str) -> None:
+    with pytest.raises(ConfigError, match="quantize: no matrix with at least 16384 numbers .* Omit quantize"):
+        plan_from_config(_config(FLOATS[name]))
+
+
 def test_search() -> None:
     """Labels are those of the rounded parameters; a tied embedding is stored once, by its labels."""
     int8, floats = _networks(DECODER, search=True)
@@ -174,13 +183,17 @@ def test_memory() -> None:
     [
         (["output/ff"], {"output/rec/embed/W", "output/rec/att/QKV"}),
         (["output/prob"], {"output/rec/att/QKV", "output/rec/ff/W"}),  # that of embed, too
-        (["output/*"], set()),
         (["output/a*", "output/embed"], {"output/rec/ff/W"}),
     ],
 )
 def test_exclude(exclude: list[str], stored: set[str]) -> None:
     plan = plan_from_config(_config(DECODER, {"dtype": "int8", "exclude": exclude}), search=True)
     assert set(plan.int8) == stored
+
+
+def test_exclude_all() -> None:
+    with pytest.raises(ConfigError, match="quantize: no matrix with at least 16384 numbers is left"):
+        plan_from_config(_config(DECODER, {"exclude": ["output/*"]}), search=True)
 
 
 @pytest.mark.parametrize("pattern", ["h", "data", "out/*", "enc"])

@@ -16,13 +16,17 @@ from returnn_tf.ops.int8 import LONGEST
 
 #: Smaller matrices stay float32: they take hardly any memory, and rounding their input takes long beside the product.
 LEAST_SIZE = 2**14
+#: Why `quantize` has no effect.
+NOTHING_TO_STORE = (
+    "no matrix with at least %d numbers is left that could be stored as int8. Omit quantize." % LEAST_SIZE
+)
 
 
 def int8_params(nodes: Sequence[Node], options: Quantization) -> dict[str, Int8Spec]:
     """Return the parameters by name: large matrices that all their layers read as products or rows of labels.
 
     :param nodes: all layers, also those inside others
-    :raises ConfigError: a pattern leaves nothing out; a product is too long for sums in int32
+    :raises ConfigError: there are none; a pattern leaves nothing out; a product is too long for sums in int32
     """
     found = _matrices(nodes)
     excluded: set[str] = set()
@@ -38,6 +42,8 @@ def int8_params(nodes: Sequence[Node], options: Quantization) -> dict[str, Int8S
             )
         excluded |= matching
     kept = {name: spec for name, (spec, _) in found.items() if name not in excluded}
+    if not kept:
+        raise SettingError("quantize: " + NOTHING_TO_STORE)
     for name, spec in kept.items():
         if spec.depth > LONGEST:
             node = found[name][1][0]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from returnn_tf.compiler.planning.int8_params import LEAST_SIZE
+from returnn_tf.compiler.planning.int8_params import LEAST_SIZE, NOTHING_TO_STORE
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config.errors import ExportDataError, ExportError, did_you_mean
 from returnn_tf.export.layers_of_ops import layer_of_op
@@ -44,7 +44,7 @@ def quantize_matrices(path: str, plan: Plan, exclude: Sequence[str]) -> list[str
             )
     chosen = {name: at for name, at in layers.items() if not any(fnmatchcase(at, pattern) for pattern in exclude)}
     if not chosen:
-        raise ExportError("export to onnx: there is no large matrix to store as int8. Omit quantize.")
+        raise ExportError("export to onnx: " + NOTHING_TO_STORE)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as temp:
         source, result = os.path.join(temp, "float.onnx"), os.path.join(temp, "int8.onnx")
         onnx.save(model, source)
