@@ -91,7 +91,11 @@ def _export(exporter: Exporter, config: Config, given: argparse.Namespace) -> in
         exporter.outputs = output_layers(config)
     search = given.search or exporter.searches
     net, _ = load_network(
-        config, search=search, losses=False, outputs=exporter.outputs, random=not exporter.needs_params
+        exporter.config_to_load(config),
+        search=search,
+        losses=False,
+        outputs=exporter.outputs,
+        random=not exporter.needs_params,
     )
     if given.search and not any(node.output.beam for node in net.plan.all_nodes()):
         raise ExportError(

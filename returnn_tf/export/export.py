@@ -68,6 +68,11 @@ def write_export(exporter: Exporter, net: Network, folder: str, check: Optional[
 
     :param check: see `export`
     """
+    if check is not None and net.plan.int8:
+        raise ExportError(
+            "export: check has no floats to compare with, as the setting quantize has rounded the parameters. Load the "
+            "network without the setting, and give quantize to the export."
+        )
     parent, name = os.path.split(os.path.abspath(folder))
     model = exporter.model(exporter.network(net))
     made = _missing_folders(parent)

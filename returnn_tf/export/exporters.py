@@ -11,12 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
+from returnn_tf.config import Config
+from returnn_tf.config.derived import derived
 from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.options import option
 from returnn_tf.config.registry import OptionClasses
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.quantized import quantized
 from returnn_tf.export.tensor_info import TensorInfo
+from returnn_tf.graph.quantization import quantization_of
 
 EXPORTERS: OptionClasses = OptionClasses("export target", "returnn_tf.export", plugins="returnn_tf.exporters")
 #: The tolerance with parameters of int8.
@@ -64,6 +67,10 @@ class Exporter(abc.ABC):
     def fixed_frames(self) -> Optional[int]:
         """Return the size of all time axes of the inputs, or None if it may be any."""
         return None
+
+    def config_to_load(self, config: Config) -> Config:
+        """Return the config to load the network with, if its parameters are to be stored in another way."""
+        return config
 
     def network(self, net: Network) -> Network:
         """Return the network to export: another one if parameters are to be stored in another way.
@@ -132,22 +139,27 @@ class Int8Exporter(Exporter):
     )
     exclude: list[str] = option([], help="with quantize: layers or patterns that stay float32")
 
+    def config_to_load(self, config: Config) -> Config:
+        """Return the config without ``quantize``, which the options take over: the network itself keeps its floats."""
+        setting = quantization_of(config)
+        if setting is None:
+            return config
+        if self.quantize is None:
+            self.quantize, self.exclude = setting.dtype, self.exclude or setting.exclude
+        return derived(config, {"quantize": None})
+
     def network(self, net: Network) -> Network:
         """Return the network, by the option or the setting with parameters of int8; `facts` list these.
 
-        :raises ConfigError: option and setting are given, or the option has no effect
+        :raises ConfigError: the network was loaded with the setting, or the option has no effect
         """
         if self.quantize is not None and net.plan.semantics.quantization is not None:
             raise ExportError(
                 "export to %s: the setting quantize has rounded the parameters already, so the option quantize can't "
-                "leave layers out, nor --check compare with the floats. Remove one of them." % self.class_name
+                "leave layers out. Remove one of them." % self.class_name
             )
         if self.quantize is not None:
             net = quantized(net, {"dtype": self.quantize, "exclude": self.exclude})
-            if not net.plan.int8:
-                raise ExportError(
-                    "export to %s: there is no large matrix to store as int8. Omit quantize." % self.class_name
-                )
         elif self.exclude:
             raise ExportError("export to %s: exclude has a meaning with quantize alone. Add it." % self.class_name)
         if net.plan.semantics.quantization is not None:

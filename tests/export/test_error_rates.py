@@ -132,6 +132,16 @@ def test_mistakes(tmp_path, monkeypatch, network, options, text):
         returnn_tf.export(net, str(tmp_path / "out"), portable=True, **{"check": ErrorCheck("dev"), **options})
 
 
+def test_no_floats_to_compare_with(tmp_path):
+    config = {"extern_data": {"data": {"dim": 140}}, "quantize": "int8", "behavior_version": 21}
+    net = returnn_tf.Network.from_config(
+        returnn_tf.Config({**config, "network": {"output": {"class": "softmax", "n_out": 128, "from": "data"}}})
+    )
+    with pytest.raises(ConfigError, match="check has no floats to compare with, as the setting quantize"):
+        returnn_tf.export(net, str(tmp_path / "out"), check=ErrorCheck("dev"))
+    assert not os.listdir(tmp_path)
+
+
 @pytest.mark.parametrize("value", ["-1", "nan", "much"])
 def test_wrong_share(tmp_path: Path, value: str) -> None:
     (tmp_path / "my.config").write_text("network = {}\n")

@@ -11,6 +11,7 @@ import pytest
 import returnn_tf
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.export.export import make_exporter
 from returnn_tf.export.saved_model.loader import load
 from returnn_tf.export.side_file import read_side_file
 
@@ -111,13 +112,30 @@ def test_targets_without_our_ops(tmp_path, to):
 
 
 @pytest.mark.parametrize("layers, settings, text", [
-    (TAGGER, {"quantize": {"exclude": ["h"]}}, "the setting quantize has rounded the parameters already"),
-    ({"output": {"class": "rec", "unit": "lstm", "n_out": 4, "from": "data"}}, {}, "there is no large matrix"),
+    (TAGGER, {"quantize": {"exclude": ["h"]}}, "export to saved_model: the setting quantize has rounded"),
+    ({"output": {"class": "rec", "unit": "lstm", "n_out": 4, "from": "data"}}, {}, "quantize: no matrix with at least"),
 ])  # fmt: skip
 def test_option_without_effect(tmp_path, layers, settings, text):
-    with pytest.raises(ConfigError, match="export to saved_model: " + text):
+    with pytest.raises(ConfigError, match=text):
         returnn_tf.export(_network(layers, **settings), str(tmp_path / "out"), quantize="int8")
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("given, stored", [
+    ({}, ["h/W", "output/W"]),
+    ({"exclude": ["output"]}, ["h/W"]),
+    ({"quantize": "int8", "exclude": ["h"]}, ["output/W"]),
+])  # fmt: skip
+@pytest.mark.parametrize("setting", ["int8", {"exclude": ["h"]}])
+def test_setting_of_a_config(given, stored, setting):
+    """The network is loaded with floats, with which --check compares; the setting is for the export, below options."""
+    if not given and setting != "int8":
+        stored = ["output/W"]
+    exporter = make_exporter("saved_model", given)
+    config = returnn_tf.Config({"network": TAGGER, "extern_data": EXTERN_DATA, "quantize": setting})
+    net = returnn_tf.Network.from_config(exporter.config_to_load(config))
+    assert not net.plan.int8
+    assert sorted(exporter.network(net).plan.int8) == stored == exporter.facts["int8"]
 
 
 def test_exclude_alone(tmp_path):
@@ -146,7 +164,7 @@ def test_onnx(tmp_path, layers, exclude, stored):
 @pytest.mark.slow
 @pytest.mark.parametrize("options, text", [
     ({"exclude": ["outptu"]}, "exclude has 'outptu', but no layer .* Did you mean 'output'"),
-    ({"exclude": ["h", "output"]}, "no large matrix"),
+    ({"exclude": ["h", "output"]}, "no matrix with at least"),
 ])  # fmt: skip
 def test_onnx_mistakes(tmp_path, options, text):
     with pytest.raises(ConfigError, match=text):
