@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 constexpr int32_t kNone = -1;
+constexpr size_t kFewNodes = 1024;
 
 double log_add(double a, double b) {
   if (a < b) std::swap(a, b);
@@ -24,7 +25,8 @@ uint64_t hash_after(uint64_t hash, int32_t label, int32_t word) {
 
 }  // namespace
 
-RtfCtcSearch::RtfCtcSearch(const RtfCtcDecoder& decoder) : d_(decoder), allowed_(decoder.options.num_labels) {
+RtfCtcSearch::RtfCtcSearch(const RtfCtcDecoder& decoder)
+    : d_(decoder), most_nodes_(kFewNodes), allowed_(decoder.options.num_labels) {
   Node root{};
   root.hash = 1;
   root.parent = root.label = root.word = root.last_word = kNone;
@@ -79,6 +81,7 @@ void RtfCtcSearch::frame(const float* log_probs) {
     extend_all();
   }
   keep_best(best);
+  if (nodes_.size() >= most_nodes_) free_nodes();
 }
 
 // Chooses the best labels of a frame; most = 0: all.
@@ -244,6 +247,38 @@ int32_t RtfCtcSearch::find_active(uint64_t hash) const {
   return kNone;
 }
 
+// Frees the nodes that no active hypothesis descends from, and those that all do: of these, labels and words remain. The
+// next time is when there are twice as many nodes as now, so that each node costs a constant time on average.
+void RtfCtcSearch::free_nodes() {
+  const size_t count = nodes_.size();
+  std::vector<uint8_t> is_active(count);
+  std::vector<int32_t> children(count), last_child(count, kNone);  // of nodes that are needed
+  for (const Active& a : active_) is_active[a.node] = 1;
+  for (size_t i = count - 1; i > 0; --i) {
+    if (!is_active[i] && children[i] == 0) continue;
+    children[nodes_[i].parent] += 1;
+    last_child[nodes_[i].parent] = static_cast<int32_t>(i);
+  }
+  size_t first = 0;
+  while (!is_active[first] && children[first] == 1) {
+    first = last_child[first];
+    const Node& node = nodes_[first];
+    settled_.push_back({node.label, node.word, node.trie == rtf::Trie::kRoot});
+  }
+  std::vector<int32_t> moved(count, kNone);
+  size_t kept = 0;
+  for (size_t i = first; i < count; ++i) {
+    if (!is_active[i] && children[i] == 0) continue;
+    moved[i] = static_cast<int32_t>(kept);
+    const int32_t parent = i == first ? kNone : moved[nodes_[i].parent];
+    nodes_[kept] = nodes_[i];
+    nodes_[kept++].parent = parent;
+  }
+  nodes_.resize(kept);
+  for (Active& a : active_) a.node = moved[a.node];
+  most_nodes_ = std::max(kFewNodes, 2 * kept);
+}
+
 // A hypothesis as the result, with a word that ends without its separator.
 RtfCtcSearch::Ending RtfCtcSearch::ending(size_t active, int32_t word, bool ended) const {
   const Node& node = nodes_[active_[active].node];
@@ -280,7 +315,7 @@ void RtfCtcSearch::add_endings(size_t active, std::vector<Ending>* endings) cons
   endings->push_back(ending(active, kNone, true));
 }
 
-// The nodes up to one, the first label first.
+// The nodes up to one behind the labels that all hypotheses have in common, the first label first.
 std::vector<int32_t> RtfCtcSearch::path_to(int32_t node) const {
   std::vector<int32_t> path;
   for (; nodes_[node].parent >= 0; node = nodes_[node].parent) path.push_back(node);
@@ -288,6 +323,7 @@ std::vector<int32_t> RtfCtcSearch::path_to(int32_t node) const {
   return path;
 }
 
+// The words of a hypothesis behind those that all have in common.
 std::vector<int32_t> RtfCtcSearch::words_of(const Ending& ending) const {
   std::vector<int32_t> words;
   for (int32_t node : path_to(active_[ending.active].node))
@@ -317,17 +353,19 @@ int64_t RtfCtcSearch::results(bool ended, int64_t n, RtfHypothesis* results) {
     if (d_.trie && !listed.insert(words_of(e)).second) continue;
     auto *labels = &out_[4 * count], *words = labels + 1, *begins = labels + 2, *ends = labels + 3;
     int32_t begin = 0;
-    for (int32_t at : path_to(active_[e.active].node)) {
-      const Node& node = nodes_[at];
-      labels->push_back(node.label);
+    const auto add_label = [&](int32_t label, int32_t word, bool ends_word) {
+      labels->push_back(label);
       const int32_t end = static_cast<int32_t>(labels->size());
-      if (node.word >= 0) {
-        words->push_back(node.word);
+      if (word >= 0) {
+        words->push_back(word);
         begins->push_back(begin);
         ends->push_back(end);
       }
-      if (node.trie == rtf::Trie::kRoot) begin = end;  // a word has ended, or it is a label between words
-    }
+      if (ends_word) begin = end;  // or it is a label between words
+    };
+    for (const Settled& s : settled_) add_label(s.label, s.word, s.ends_word);
+    for (int32_t at : path_to(active_[e.active].node))
+      add_label(nodes_[at].label, nodes_[at].word, nodes_[at].trie == rtf::Trie::kRoot);
     if (e.word >= 0) {
       words->push_back(e.word);
       begins->push_back(begin);

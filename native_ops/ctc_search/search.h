@@ -28,6 +28,12 @@ struct RtfCtcSearch {
     rtf::NGram::State lm_state;
   };
 
+  // What the results need of a node that all hypotheses have in common.
+  struct Settled {
+    int32_t label, word;
+    bool ends_word;  // or stands between words
+  };
+
   struct Active {
     int32_t node;
     double blank, label;  // log sums of the alignments that end so
@@ -59,6 +65,7 @@ struct RtfCtcSearch {
   void choose_labels(const float* log_probs, size_t most);
   void keep_best(double best);
   void index_active();
+  void free_nodes();
   int32_t find_active(uint64_t hash) const;
   void add_endings(size_t active, std::vector<Ending>* endings) const;
   Ending ending(size_t active, int32_t word, bool ended) const;
@@ -66,7 +73,9 @@ struct RtfCtcSearch {
   std::vector<int32_t> words_of(const Ending& ending) const;
 
   const RtfCtcDecoder& d_;
-  std::vector<Node> nodes_;
+  std::vector<Node> nodes_;       // each behind its parent; the first one is an ancestor of all hypotheses
+  std::vector<Settled> settled_;  // up to the first node
+  size_t most_nodes_;             // with so many, those that no hypothesis needs are freed
   std::vector<Active> active_, next_;
   std::vector<Candidate> candidates_;
   std::vector<int32_t> labels_;            // those that may follow in this frame, the best first

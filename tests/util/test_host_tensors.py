@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from returnn_tf.util.host_tensors import host_tensor
+from tests.resident import needs_resident_memory, resident_memory
 
 _DTYPES = ["float16", "float32", "float64", "bfloat16", "int8", "int32", "int64", "uint8", "uint16", "uint64", "bool"]
 
@@ -45,20 +45,16 @@ def test_the_array_is_copied() -> None:
     assert tensor.numpy().sum() == 100.0
 
 
-def _memory() -> int:
-    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="the system does not tell of memory")
+@needs_resident_memory
 def test_no_memory_is_lost() -> None:
     """Of ``tf.convert_to_tensor`` 340 bytes stay for each array."""
     array: Any = np.ones(8, "int32")
     for _ in range(2000):
         host_tensor(array, tf.int32)
     gc.collect()
-    before = _memory()
+    before = resident_memory()
     for _ in range(20000):
         host_tensor(array, tf.int32)
     gc.collect()
-    assert _memory() - before < 20000 * 100
+    assert resident_memory() - before < 20000 * 100
