@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pathlib
 import re
 from collections.abc import Sequence
@@ -15,17 +14,12 @@ import numpy as np
 import pytest
 import soundfile
 
-import returnn_tf
 from returnn_tf.cli.main import main
-from returnn_tf.engine.monitoring import run_settings
-from tests.cli.test_transcribe import RATE, TONES, tones
+from tests.cli.tones import RATE, config_of_tones, tones, write, write_model
 
-CONFIG = """
-audio = {"features": "log_mel_filterbank", "num_feature_filters": 4, "sample_rate": %d, "peak_normalization": False}
-train = {"class": "OggZipDataset", "path": "gone.zip", "audio": audio,
-         "targets": {"class": "CharacterTargets", "vocab_file": "vocab.txt", "unknown_label": None}}
-extern_data = {"data": {"dim": 4}, "classes": {"dim": 4, "sparse": True}}
-behavior_version = 21
+CONFIG = config_of_tones(
+    '"peak_normalization": False',
+    """
 network = {
     "past": {"class": "rec", "unit": "nativelstm2", "n_out": 4, "from": "data"},
     "both": {"class": "eval", "eval": "source(0) + 0.01 * source(1)", "from": ["data", "past"]},
@@ -44,32 +38,15 @@ network = {
         "class": "choice", "target": None, "beam_size": 3, "from": "data:source", "initial_output": 0}}},
     "frames": {"class": "decide", "from": "search", "is_output_layer": True},
 }
-task = "train"
-model = "out/net"
-"""
+""",
+)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Return a folder with a config and a checkpoint."""
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "my.config").write_text(CONFIG % RATE)
-    (folder / "vocab.txt").write_text(json.dumps({label: index for index, label in enumerate(TONES)}))
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        config = returnn_tf.Config.from_file("my.config")
-        net = returnn_tf.Network.from_config(config, train=True)
-        values = dict(net.get_param_values())
-        os.mkdir("out")
-        for name in ("ctc", "logits"):
-            values[name + "/W"] = 4 * np.eye(4, 5, dtype="float32")
-            values[name + "/b"] = np.array([0, 0, 0, 0, -12], "float32")
-        net.set_param_values(values)
-        returnn_tf.save_checkpoint(net, "out/net.001")
-        run_settings.write("out/net", run_settings.facts_of(config, config.typed("network")))
-    finally:
-        os.chdir(before)
+    write_model(folder, CONFIG, ["ctc", "logits"], [-12.0])
     return folder
 
 
@@ -88,11 +65,6 @@ def run(
         return code, found.out, found.err
 
     return call
-
-
-def write(path: str, text: str, rate: int = RATE, **options: Any) -> str:
-    soundfile.write(path, tones(text, rate), rate, **options)
-    return path
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,12 @@ from returnn_tf.cli.transcribe.audio import AudioPart
 from returnn_tf.cli.transcribe.job import joined
 from returnn_tf.cli.transcribe.recogniser import BatchSize
 from returnn_tf.engine.data.batch_table import BatchTable, path_of
-from returnn_tf.engine.monitoring import run_settings
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
+from tests.cli.tones import RATE, config_of_tones, tones, write, write_model
 
-RATE = 8000
-#: Tones by label, in Hz: each in a band of its own of four mel bands.
-TONES = {"a": 300.0, "b": 900.0, "c": 1800.0, "d": 3000.0}
-CONFIG = """
-audio = {"features": "log_mel_filterbank", "num_feature_filters": 4, "sample_rate": %d, "random_permute": True}
-train = {"class": "OggZipDataset", "path": "gone.zip", "audio": audio,
-         "targets": {"class": "CharacterTargets", "vocab_file": "vocab.txt", "unknown_label": None}}
-extern_data = {"data": {"dim": 4}, "classes": {"dim": 4, "sparse": True}}
-behavior_version = 21
+CONFIG = config_of_tones(
+    '"random_permute": True',
+    """
 batch_size = {"data": 300, "classes": 100}
 max_seqs = 3
 network = {
@@ -44,43 +38,15 @@ network = {
         "class": "choice", "target": None, "beam_size": 3, "from": "data:source", "initial_output": 0}}},
     "frames": {"class": "decide", "from": "beam", "is_output_layer": True},
 }
-task = "train"
-model = "out/net"
-"""
-
-
-def tones(text: str, rate: int = RATE, seconds: float = 0.2, pause: float = 0.1) -> np.ndarray:
-    """Return a tone for each letter, which begins and ends softly, with pauses between."""
-    time = np.arange(round(seconds * rate)) / rate
-    loudness = np.minimum(1.0, np.minimum(time, seconds - time) / 0.02)
-    quiet = np.zeros(round(pause * rate))
-    parts = [quiet]
-    for letter in text:
-        parts += [0.5 * loudness * np.sin(2 * np.pi * TONES[letter] * time), quiet]
-    return np.concatenate(parts).astype("float32")
+""",
+)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Return a folder with a config and two checkpoints; the second one hears nothing."""
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "my.config").write_text(CONFIG % RATE)
-    (folder / "vocab.txt").write_text(json.dumps({label: index for index, label in enumerate(TONES)}))
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        config = returnn_tf.Config.from_file("my.config")
-        net = returnn_tf.Network.from_config(config, train=True)
-        values = dict(net.get_param_values())
-        os.mkdir("out")
-        for epoch, bias in ((1, 0.0), (2, 100.0)):
-            values["ctc/W"] = 4 * np.eye(4, 5, dtype="float32")
-            values["ctc/b"] = np.array([0, 0, 0, 0, bias], "float32")
-            net.set_param_values(values)
-            returnn_tf.save_checkpoint(net, "out/net.%03d" % epoch)
-        run_settings.write("out/net", run_settings.facts_of(config, config.typed("network")))
-    finally:
-        os.chdir(before)
+    write_model(folder, CONFIG, ["ctc"], [0.0, 100.0])
     return folder
 
 
@@ -98,11 +64,6 @@ def run(
         return code, found.out, found.err
 
     return call
-
-
-def write(path: str, text: str, rate: int = RATE, **options: Any) -> str:
-    soundfile.write(path, tones(text, rate), rate, **options)
-    return path
 
 
 def test_texts_in_the_order_of_the_files(run: Any) -> None:

@@ -15,7 +15,7 @@ from returnn_tf.cli.listen.listener import StreamingRecogniser
 from returnn_tf.cli.runs.config import in_folder
 from returnn_tf.cli.transcribe.model import find_model
 from tests.cli.test_listen import trained  # noqa: F401 (a fixture)
-from tests.cli.test_transcribe import RATE, tones
+from tests.cli.tones import RATE, tones
 from tests.demos.demo_modules import demo_modules
 
 pytest.importorskip("websockets", reason="needs the extra 'server'")
