@@ -1,1 +1,1 @@
-"""Random numbers as layers."""
+"""Random numbers as layers, and layers that change their input at random."""
