@@ -20,12 +20,21 @@ enum RtfRule {
   RTF_RMSPROP_CENTERED,  // rms momentum mean; likewise
   RTF_ADAGRAD,           // accum
   RTF_ADADELTA,          // accum accum_update; rho, epsilon
+  RTF_RADAM,             // m v; factors of m and v, whether v counts, beta1, beta2, epsilon, weight decay
+  RTF_LION,              // m; beta1, beta2, weight decay
+  RTF_SCHEDULE_FREE,     // offset v; weight of the newest z, factor of v, beta1, beta2, epsilon, weight decay
+  RTF_AVERAGE,           // -; moves a value by the rate towards what stands for its gradient
+  RTF_LAMB,              // m v; factors of m and v, beta1, beta2, epsilon, weight decay
+  RTF_SCALED_ADAM,       // m v scale_m scale_v; beta1, beta2, epsilon, factor on the rate of scales, least scale
+  RTF_RULES,
 };
 
-enum { kRtfMaxSlots = 3, kRtfMaxNumbers = 8 };
+enum { kRtfMaxSlots = 4, kRtfMaxNumbers = 8 };
 
 // The number of slots and of numbers (with the rate) of a rule.
 int rtf_update_slots(int rule);
+// How many of the slots have the size of the parameter; the others, which follow, are single numbers.
+int rtf_update_large_slots(int rule);
 int rtf_update_numbers(int rule);
 
 typedef struct RtfParameter {

@@ -74,6 +74,34 @@ void apply(const float* numbers, int64_t n, float* __restrict w, const float* __
       s0[i] += g[i] * g[i];
       w[i] -= g[i] * rate / std::sqrt(s0[i]);
     }
+  } else if (kRule == RTF_RADAM) {
+    const float rest1 = 1.0f - d, rest2 = 1.0f - e, epsilon = numbers[6], decay = numbers[7];
+    const float of_root = c != 0 ? 1.0f : 0.0f, instead = c != 0 ? epsilon : 1.0f;
+    for (int64_t i = 0; i < n; ++i) {
+      s0[i] += (g[i] - s0[i]) * rest1;
+      s1[i] += (g[i] * g[i] - s1[i]) * rest2;
+      w[i] -= rate * (a * s0[i] / (std::sqrt(b * s1[i]) * of_root + instead) + decay * w[i]);
+    }
+  } else if (kRule == RTF_LION) {
+    const float rest1 = 1.0f - a, rest2 = 1.0f - b, decay = c;
+    for (int64_t i = 0; i < n; ++i) {
+      const float mixed = s0[i] + rest1 * (g[i] - s0[i]);
+      // NaN stays NaN
+      const float sign = mixed > 0 ? 1.0f : mixed < 0 ? -1.0f : mixed;
+      w[i] -= rate * (sign + decay * w[i]);
+      s0[i] += rest2 * (g[i] - s0[i]);
+    }
+  } else if (kRule == RTF_SCHEDULE_FREE) {
+    const float kept = 1.0f - a, beta1 = c, rest2 = 1.0f - d, decay = numbers[6];
+    for (int64_t i = 0; i < n; ++i) {
+      s1[i] += (g[i] * g[i] - s1[i]) * rest2;
+      const float step = rate * (g[i] / (std::sqrt(b * s1[i]) + e) + decay * w[i]);
+      const float after = kept * (s0[i] - beta1 * step);
+      w[i] += s0[i] - step - after;
+      s0[i] = after;
+    }
+  } else if (kRule == RTF_AVERAGE) {
+    for (int64_t i = 0; i < n; ++i) w[i] += (g[i] - w[i]) * rate;
   } else {
     for (int64_t i = 0; i < n; ++i) {
       s0[i] = s0[i] * a + g[i] * g[i] * (1.0f - a);
@@ -96,10 +124,161 @@ void update(const float* numbers, const RtfParameter* parameters, int64_t count,
       const RtfParameter& of = parameters[p];
       const int64_t from = std::max(first, start) - start, to = std::min(last, start + of.size) - start;
       if (from >= to) continue;
-      float* slots[kRtfMaxSlots];
-      for (int i = 0; i < kRtfMaxSlots; ++i) slots[i] = of.slots[i] ? of.slots[i] + from : nullptr;
+      float* slots[3];
+      for (int i = 0; i < 3; ++i) slots[i] = of.slots[i] ? of.slots[i] + from : nullptr;
       apply<kRule>(numbers, to - from, of.value + from, of.gradient + from, slots[0], slots[1], slots[2]);
     }
+  });
+}
+
+// The blocks of all parameters, so that sums over the entries of each do not depend on the number of threads.
+class Blocks {
+ public:
+  explicit Blocks(int64_t size) : size_(size) {}
+
+  void add(int64_t entries) {
+    sizes_.push_back(entries);
+    starts_.push_back(starts_.back() + (entries + size_ - 1) / size_);
+    total_ += entries;
+  }
+
+  int64_t count() const { return starts_.back(); }
+  int64_t first(int64_t array) const { return starts_[array]; }
+
+  // Calls run(block, array, its first entry there, number of entries) for each, by several threads.
+  template <class Run>
+  void each(const RtfThreads& threads, const Run& run) const {
+    const int64_t useful = std::max<int64_t>(1, total_ / kNumbersPerThread);
+    const int64_t parts = std::min<int64_t>(threads.n_threads, useful);
+    run_tasks(threads, parts, [&](int64_t part) {
+      const int64_t first = part * count() / parts, last = (part + 1) * count() / parts;
+      int64_t array = std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1;
+      for (int64_t block = first; block < last; ++block) {
+        while (block >= starts_[array + 1]) ++array;
+        const int64_t at = (block - starts_[array]) * size_;
+        run(block, array, at, std::min(size_, sizes_[array] - at));
+      }
+    });
+  }
+
+ private:
+  int64_t size_, total_ = 0;
+  std::vector<int64_t> sizes_, starts_ = std::vector<int64_t>(1, 0);
+};
+
+constexpr int kSums = 8;  // running at a time, so that the loops become vector instructions
+
+double total(const float* sums) {
+  double result = 0;
+  for (int k = 0; k < kSums; ++k) result += sums[k];
+  return result;
+}
+
+// Calls entry(i, k) for all entries, with k the running sum that it adds to.
+template <class Entry>
+inline void strided(int64_t n, const Entry& entry) {
+  int64_t i = 0;
+  for (; i + kSums <= n; i += kSums)
+    for (int k = 0; k < kSums; ++k) entry(i + k, k);
+  for (; i < n; ++i) entry(i, 0);
+}
+
+// Rules with sums over the entries of a parameter: what `sum` adds up by block, `factors` makes two numbers of for each
+// parameter, and `apply` takes.
+struct Lamb {
+  const float* numbers;
+  float rate = numbers[0], of_m = numbers[1], of_v = numbers[2], rest1 = 1.0f - numbers[3], rest2 = 1.0f - numbers[4];
+  float epsilon = numbers[5], decay = numbers[6];
+
+  explicit Lamb(const float* numbers) : numbers(numbers) {}
+
+  float direction(float w, float m, float v) const { return of_m * m / (std::sqrt(of_v * v) + epsilon) + decay * w; }
+
+  // The squares of the weights and of the direction.
+  void sum(int64_t n, const float* __restrict w, const float* __restrict g, float* __restrict m, float* __restrict v,
+           double* sums) const {
+    float weights[kSums] = {}, directions[kSums] = {};
+    strided(n, [&](int64_t i, int k) {
+      m[i] += (g[i] - m[i]) * rest1;
+      v[i] += (g[i] * g[i] - v[i]) * rest2;
+      const float u = direction(w[i], m[i], v[i]);
+      weights[k] += w[i] * w[i];
+      directions[k] += u * u;
+    });
+    sums[0] = total(weights), sums[1] = total(directions);
+  }
+
+  void factors(const RtfParameter&, const double* sums, float* result) const {
+    const float ratio = static_cast<float>(std::sqrt(sums[0]) / std::sqrt(sums[1]));
+    result[0] = rate * (sums[0] > 0 && sums[1] > 0 ? ratio : 1.0f);
+  }
+
+  void apply(int64_t n, float* __restrict w, const float*, float* __restrict m, float* __restrict v,
+             const float* factors) const {
+    const float step = factors[0];
+    for (int64_t i = 0; i < n; ++i) w[i] -= step * direction(w[i], m[i], v[i]);
+  }
+};
+
+struct ScaledAdam {
+  const float* numbers;
+  float rate = numbers[0], rest1 = 1.0f - numbers[1], rest2 = 1.0f - numbers[2], epsilon = numbers[3];
+  float scale_rate = numbers[4], least = numbers[5];
+
+  explicit ScaledAdam(const float* numbers) : numbers(numbers) {}
+
+  // The squares of the weights, and the gradient of the logarithm of their scale.
+  void sum(int64_t n, const float* __restrict w, const float* __restrict g, float*, float*, double* sums) const {
+    float weights[kSums] = {}, slopes[kSums] = {};
+    strided(n, [&](int64_t i, int k) {
+      weights[k] += w[i] * w[i];
+      slopes[k] += g[i] * w[i];
+    });
+    sums[0] = total(weights), sums[1] = total(slopes);
+  }
+
+  void factors(const RtfParameter& of, const double* sums, float* result) const {
+    if (!of.size) return;
+    const float slope = static_cast<float>(sums[1]);
+    float &m = *of.slots[2], &v = *of.slots[3];
+    m += (slope - m) * rest1;
+    v += (slope * slope - v) * rest2;
+    const float scale = static_cast<float>(std::sqrt(sums[0] / of.size));
+    result[0] = rate * (of.size == 1 ? scale_rate : std::max(scale, least));
+    result[1] = of.size == 1 ? 0.0f : rate * scale_rate * m / (std::sqrt(v) + epsilon);
+  }
+
+  void apply(int64_t n, float* __restrict w, const float* __restrict g, float* __restrict m, float* __restrict v,
+             const float* factors) const {
+    const float step = factors[0], of_scale = factors[1];
+    for (int64_t i = 0; i < n; ++i) {
+      m[i] += (g[i] - m[i]) * rest1;
+      v[i] += (g[i] * g[i] - v[i]) * rest2;
+      w[i] -= step * m[i] / (std::sqrt(v[i]) + epsilon) + of_scale * w[i];
+    }
+  }
+};
+
+template <class Rule>
+void update_by_sums(const float* numbers, const RtfParameter* parameters, int64_t count, const RtfThreads& threads) {
+  const Rule rule(numbers);
+  Blocks blocks(kSquaresPerBlock);
+  for (int64_t p = 0; p < count; ++p) blocks.add(parameters[p].size);
+  std::vector<double> sums(2 * blocks.count());
+  blocks.each(threads, [&](int64_t block, int64_t p, int64_t at, int64_t n) {
+    const RtfParameter& of = parameters[p];
+    rule.sum(n, of.value + at, of.gradient + at, of.slots[0] + at, of.slots[1] + at, &sums[2 * block]);
+  });
+  std::vector<float> factors(2 * count);
+  for (int64_t p = 0; p < count; ++p) {
+    double of_all[2] = {};
+    for (int64_t block = blocks.first(p); block < blocks.first(p + 1); ++block)
+      for (int i : {0, 1}) of_all[i] += sums[2 * block + i];
+    rule.factors(parameters[p], of_all, &factors[2 * p]);
+  }
+  blocks.each(threads, [&](int64_t, int64_t p, int64_t at, int64_t n) {
+    const RtfParameter& of = parameters[p];
+    rule.apply(n, of.value + at, of.gradient + at, of.slots[0] + at, of.slots[1] + at, &factors[2 * p]);
   });
 }
 
@@ -125,12 +304,16 @@ double squares(const float* x, int64_t n) {
 extern "C" {
 
 int rtf_update_slots(int rule) {
-  static const int kSlots[] = {0, 1, 1, 2, 3, 2, 2, 3, 1, 2};
+  static const int kSlots[] = {0, 1, 1, 2, 3, 2, 2, 3, 1, 2, 2, 1, 2, 0, 2, 4};
+  static_assert(sizeof(kSlots) == RTF_RULES * sizeof(int), "a rule is missing");
   return kSlots[rule];
 }
 
+int rtf_update_large_slots(int rule) { return rule == RTF_SCALED_ADAM ? 2 : rtf_update_slots(rule); }
+
 int rtf_update_numbers(int rule) {
-  static const int kNumbers[] = {1, 3, 3, 8, 6, 6, 4, 4, 1, 3};
+  static const int kNumbers[] = {1, 3, 3, 8, 6, 6, 4, 4, 1, 3, 8, 4, 7, 1, 7, 6};
+  static_assert(sizeof(kNumbers) == RTF_RULES * sizeof(int), "a rule is missing");
   return kNumbers[rule];
 }
 
@@ -139,35 +322,25 @@ void rtf_update_f32(int rule, const float* numbers, const RtfParameter* paramete
   float all[kRtfMaxNumbers] = {};
   std::copy(numbers, numbers + rtf_update_numbers(rule), all);
   using Update = void (*)(const float*, const RtfParameter*, int64_t, const RtfThreads&);
-  static const Update kUpdates[] = {rtf::update<RTF_SGD>,       rtf::update<RTF_MOMENTUM>,
-                                    rtf::update<RTF_KERAS_SGD>, rtf::update<RTF_ADAM>,
-                                    rtf::update<RTF_AMSGRAD>,   rtf::update<RTF_NADAM_KERAS>,
-                                    rtf::update<RTF_RMSPROP>,   rtf::update<RTF_RMSPROP_CENTERED>,
-                                    rtf::update<RTF_ADAGRAD>,   rtf::update<RTF_ADADELTA>};
+  static const Update kUpdates[] = {rtf::update<RTF_SGD>,           rtf::update<RTF_MOMENTUM>,
+                                    rtf::update<RTF_KERAS_SGD>,     rtf::update<RTF_ADAM>,
+                                    rtf::update<RTF_AMSGRAD>,       rtf::update<RTF_NADAM_KERAS>,
+                                    rtf::update<RTF_RMSPROP>,       rtf::update<RTF_RMSPROP_CENTERED>,
+                                    rtf::update<RTF_ADAGRAD>,       rtf::update<RTF_ADADELTA>,
+                                    rtf::update<RTF_RADAM>,         rtf::update<RTF_LION>,
+                                    rtf::update<RTF_SCHEDULE_FREE>, rtf::update<RTF_AVERAGE>,
+                                    rtf::update_by_sums<rtf::Lamb>, rtf::update_by_sums<rtf::ScaledAdam>};
+  static_assert(sizeof(kUpdates) == RTF_RULES * sizeof(Update), "a rule is missing");
   kUpdates[rule](all, parameters, count, *threads);
 }
 
 double rtf_sum_of_squares_f32(const float* const* arrays, const int64_t* sizes, int64_t count,
                               const RtfThreads* threads) {
-  std::vector<int64_t> starts(1, 0);  // of the blocks of each array
-  int64_t total = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    starts.push_back(starts.back() + (sizes[i] + rtf::kSquaresPerBlock - 1) / rtf::kSquaresPerBlock);
-    total += sizes[i];
-  }
-  const int64_t blocks = starts.back();
-  const int64_t useful = std::max<int64_t>(1, total / rtf::kNumbersPerThread);
-  const int64_t parts = std::min<int64_t>(threads->n_threads, useful);
-  std::vector<double> sums(blocks);
-  rtf::run_tasks(*threads, parts, [&](int64_t part) {
-    const int64_t first = part * blocks / parts, last = (part + 1) * blocks / parts;
-    int64_t array = std::upper_bound(starts.begin(), starts.end(), first) - starts.begin() - 1;
-    for (int64_t block = first; block < last; ++block) {
-      while (block >= starts[array + 1]) ++array;
-      const int64_t at = (block - starts[array]) * rtf::kSquaresPerBlock;
-      sums[block] = rtf::squares(arrays[array] + at, std::min(rtf::kSquaresPerBlock, sizes[array] - at));
-    }
-  });
+  rtf::Blocks blocks(rtf::kSquaresPerBlock);
+  for (int64_t i = 0; i < count; ++i) blocks.add(sizes[i]);
+  std::vector<double> sums(blocks.count());
+  blocks.each(*threads,
+              [&](int64_t block, int64_t i, int64_t at, int64_t n) { sums[block] = rtf::squares(arrays[i] + at, n); });
   double sum = 0;
   for (double of_block : sums) sum += of_block;
   return sum;

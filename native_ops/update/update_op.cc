@@ -18,7 +18,7 @@ using tensorflow::Var;
 REGISTER_OP("RtfUpdate")
     .Attr(
         "rule: {'sgd', 'momentum', 'keras_sgd', 'adam', 'amsgrad', 'nadam_keras', 'rmsprop', 'rmsprop_centered', "
-        "'adagrad', 'adadelta'}")
+        "'adagrad', 'adadelta', 'radam', 'lion', 'schedule_free', 'average', 'lamb', 'scaled_adam'}")
     .Attr("count: int >= 1")
     .Attr("n_slots: int >= 0")
     .Input("vars: count * resource")
@@ -38,9 +38,11 @@ REGISTER_OP("RtfGlobalNorm")
     });
 
 int rule_of(const std::string& name) {
-  static const char* const kNames[] = {"sgd",         "momentum", "keras_sgd",        "adam",    "amsgrad",
-                                       "nadam_keras", "rmsprop",  "rmsprop_centered", "adagrad", "adadelta"};
-  return static_cast<int>(std::find(kNames, kNames + 9, name) - kNames);
+  static const char* const kNames[] = {
+      "sgd",     "momentum", "keras_sgd", "adam", "amsgrad",       "nadam_keras", "rmsprop", "rmsprop_centered",
+      "adagrad", "adadelta", "radam",     "lion", "schedule_free", "average",     "lamb",    "scaled_adam"};
+  static_assert(sizeof(kNames) == RTF_RULES * sizeof(*kNames), "a rule is missing");
+  return static_cast<int>(std::find(kNames, kNames + RTF_RULES - 1, name) - kNames);
 }
 
 // Variables, locked against readers and other writers while this exists.
@@ -109,9 +111,10 @@ class UpdateOp : public OpKernel {
       RtfParameter& parameter = parameters[p];
       parameter = {gradient.NumElements(), nullptr, floats(gradient), {}};
       OP_REQUIRES_OK(context, locked.numbers(context, p, gradient.shape(), &parameter.value));
-      for (int i = 0; i < per_parameter; ++i)
-        OP_REQUIRES_OK(context,
-                       locked.numbers(context, count_ + p * per_parameter + i, gradient.shape(), &parameter.slots[i]));
+      for (int i = 0; i < per_parameter; ++i) {
+        const TensorShape shape = i < rtf_update_large_slots(rule_) ? gradient.shape() : TensorShape({});
+        OP_REQUIRES_OK(context, locked.numbers(context, count_ + p * per_parameter + i, shape, &parameter.slots[i]));
+      }
     }
     const RtfThreads threads = tf_threads(context);
     rtf_update_f32(rule_, floats(numbers), parameters.data(), count_, &threads);

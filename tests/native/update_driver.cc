@@ -7,9 +7,9 @@
 int main() {
   const RtfThreads alone = {run_threads, nullptr, 1}, three = {run_threads, nullptr, 3};
   const float numbers[kRtfMaxNumbers] = {0.1f, 0.5f, 0.6f, 0.9f, 0.99f, 1e-3f, 1.0f, 0.5f};
-  for (int seed = 1; seed <= 60; ++seed) {
+  for (int seed = 1; seed <= 96; ++seed) {
     std::srand(seed);
-    const int rule = seed % 10, count = std::rand() % 9;
+    const int rule = seed % RTF_RULES, count = std::rand() % 9;
     std::vector<Array> arrays[2];
     double norms[2];
     for (int i : {0, 1}) {
@@ -20,7 +20,7 @@ int main() {
       std::vector<int64_t> sizes;
       std::vector<Array>& all = arrays[i];
       for (int p = 0; p < count; ++p) {
-        const int64_t size = seed % 20 == 0 ? 30000 + std::rand() % 5000 : std::rand() % 70;
+        const int64_t size = seed > 80 ? 30000 + std::rand() % 5000 : std::rand() % 70;
         RtfParameter parameter = {size, nullptr, nullptr, {}};
         for (int k = 0; k < 2 + rtf_update_slots(rule); ++k) {
           all.push_back(random_array(size));

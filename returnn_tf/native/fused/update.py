@@ -25,6 +25,8 @@ class UpdateRule:
     """
 
     name: ClassVar[str]
+    #: how many of the slots, the last ones, are single numbers
+    scalar_slots: ClassVar[int] = 0
 
     @property
     def numbers(self) -> Any:
@@ -137,6 +139,82 @@ class AdadeltaRule(UpdateRule):
     epsilon: float
 
 
+@dataclass(frozen=True)
+class RAdamRule(UpdateRule):
+    """Adam with the second moment only once its variance is known."""
+
+    name: ClassVar[str] = "radam"
+    rate: Any
+    m_factor: Any
+    v_factor: Any
+    adaptive: Any
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class LionRule(UpdateRule):
+    """Sign of a mixture of momentum and gradient."""
+
+    name: ClassVar[str] = "lion"
+    rate: Any
+    beta1: float
+    beta2: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class ScheduleFreeRule(UpdateRule):
+    """AdamW for a sequence that is averaged."""
+
+    name: ClassVar[str] = "schedule_free"
+    rate: Any
+    weight: Any
+    v_factor: Any
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class AverageRule(UpdateRule):
+    """Moving average: ``w += rate (g - w)``, of values in the place of gradients."""
+
+    name: ClassVar[str] = "average"
+    rate: Any
+
+
+@dataclass(frozen=True)
+class LambRule(UpdateRule):
+    """Adam with steps as large as the norm of each parameter."""
+
+    name: ClassVar[str] = "lamb"
+    rate: Any
+    m_factor: Any
+    v_factor: Any
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class ScaledAdamRule(UpdateRule):
+    """Adam with steps relative to the size of each parameter."""
+
+    name: ClassVar[str] = "scaled_adam"
+    scalar_slots: ClassVar[int] = 2
+    rate: Any
+    beta1: float
+    beta2: float
+    epsilon: float
+    scale_rate: float
+    min_rms: float
+
+
 def update_ops() -> Optional[Any]:
     """Return the ops, or None if they cannot be used here (a warning gives the reason)."""
     return native_op("update", self_test)
@@ -210,6 +288,48 @@ def _adadelta(w: Any, g: Any, s: Arrays, rate: float, rho: float, epsilon: float
     return w - rate * change, [squares, rho * s[1] + (1 - rho) * change**2]
 
 
+def _radam(w: Any, g: Any, s: Arrays, *numbers: float) -> tuple[Any, Arrays]:
+    rate, of_m, of_v, adaptive, beta1, beta2, epsilon, decay = numbers
+    m, v = beta1 * s[0] + (1 - beta1) * g, beta2 * s[1] + (1 - beta2) * g * g
+    return w - rate * (of_m * m / (np.sqrt(of_v * v) + epsilon if adaptive else 1) + decay * w), [m, v]
+
+
+def _lion(w: Any, g: Any, s: Arrays, rate: float, beta1: float, beta2: float, decay: float) -> tuple[Any, Arrays]:
+    step = np.sign(beta1 * s[0] + (1 - beta1) * g) + decay * w
+    return w - rate * step, [beta2 * s[0] + (1 - beta2) * g]
+
+
+def _schedule_free(w: Any, g: Any, s: Arrays, *numbers: float) -> tuple[Any, Arrays]:
+    rate, weight, of_v, beta1, beta2, epsilon, decay = numbers
+    v = beta2 * s[1] + (1 - beta2) * g * g
+    z, x = w + s[0], w + s[0] - s[0] / beta1
+    z = z - rate * (g / (np.sqrt(of_v * v) + epsilon) + decay * w)
+    x = (1 - weight) * x + weight * z
+    w = (1 - beta1) * z + beta1 * x
+    return w, [z - w, v]
+
+
+def _lamb(w: Any, g: Any, s: Arrays, *numbers: float) -> tuple[Any, Arrays]:
+    rate, of_m, of_v, beta1, beta2, epsilon, decay = numbers
+    m, v = beta1 * s[0] + (1 - beta1) * g, beta2 * s[1] + (1 - beta2) * g * g
+    step = of_m * m / (np.sqrt(of_v * v) + epsilon) + decay * w
+    ratio = np.sqrt((w**2).sum() / (step**2).sum()) if np.size(w) else 1.0
+    return w - rate * ratio * step, [m, v]
+
+
+def _scaled_adam(w: Any, g: Any, s: Arrays, *numbers: float) -> tuple[Any, Arrays]:
+    rate, beta1, beta2, epsilon, scale_rate, least = numbers
+    if not np.size(w):
+        return w, s
+    slope = (g * w).sum()
+    s = [mean + (1 - beta) * (value - mean) for mean, beta, value in zip(
+        s, (beta1, beta2, beta1, beta2), (g, g * g, slope, slope**2))]  # fmt: skip
+    step, of_scale = s[0] / (np.sqrt(s[1]) + epsilon), s[2] / (np.sqrt(s[3]) + epsilon)
+    if np.size(w) == 1:
+        return w - rate * scale_rate * step, s
+    return w - rate * (max(np.sqrt((w**2).mean()), least) * step + scale_rate * of_scale * w), s
+
+
 _FORMULAS: list[tuple[UpdateRule, Callable[..., tuple[Any, Arrays]], int]] = [
     (SgdRule(0.1), lambda w, g, s, rate: (w - rate * g, s), 0),
     (MomentumRule(0.1, 0.9, nesterov=False), _momentum, 1),
@@ -224,6 +344,13 @@ _FORMULAS: list[tuple[UpdateRule, Callable[..., tuple[Any, Arrays]], int]] = [
     (CenteredRmsPropRule(0.1, 0.9, 0.5, 10.0), _rmsprop, 3),
     (AdagradRule(0.1), _adagrad, 1),
     (AdadeltaRule(0.1, 0.9, 1e-3), _adadelta, 2),
+    (RAdamRule(0.1, 0.6, 1.2, 1.0, 0.9, 0.99, 1e-3, 0.5), _radam, 2),
+    (RAdamRule(0.1, 0.6, 1.2, 0.0, 0.9, 0.99, 1e-3, 0.5), _radam, 2),
+    (LionRule(0.1, 0.9, 0.99, 0.5), _lion, 1),
+    (ScheduleFreeRule(0.1, 0.3, 1.2, 0.9, 0.99, 1e-3, 0.5), _schedule_free, 2),
+    (AverageRule(0.1), lambda w, g, s, rate: (w + rate * (g - w), s), 0),
+    (LambRule(0.1, 1.5, 1.2, 0.9, 0.99, 1e-3, 0.5), _lamb, 2),
+    (ScaledAdamRule(0.1, 0.9, 0.99, 1e-3, 0.1, 1e-3), _scaled_adam, 4),
 ]
 """Rule, its formula, number of slots."""
 
@@ -238,7 +365,8 @@ def self_test(ops: Any) -> None:
     shapes = [(3, 5), (), (41,), (0,)]
     for rule, formula, n_slots in _FORMULAS:
         values = [rng.normal(0, 1, shape) for shape in shapes]
-        slots = [[rng.uniform(0.5, 1, shape) for _ in range(n_slots)] for shape in shapes]
+        n_large = n_slots - rule.scalar_slots
+        slots = [[rng.uniform(0.5, 1, shape if i < n_large else ()) for i in range(n_slots)] for shape in shapes]
         variables = [tf.Variable(value, dtype=tf.float32) for value in values]
         states = [[tf.Variable(value, dtype=tf.float32) for value in of_one] for of_one in slots]
         for _ in range(2):
