@@ -12,8 +12,9 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
-from returnn_tf.engine.update.options import optimizer_dict
+from returnn_tf.engine.update.options import hidden_matrices, optimizer_dict
 from returnn_tf.util.lazy_tf import tf
+from tests.engine.recurrences import CASES, AdamW, Recurrence, recurrence
 
 Values = dict[str, np.ndarray]
 RATE = 0.1
@@ -120,6 +121,78 @@ def test_decoupled_constraints_shrink_before_the_step_and_leave_the_objective() 
     np.testing.assert_allclose(net.params["hid/W"].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+EMBEDDED = {
+    "embedding": {"class": "linear", "activation": None, "with_bias": False, "from": "data", "n_out": 4},
+    "hid": {"class": "linear", "activation": "tanh", "from": "embedding", "n_out": 6, "L2": 0.1},
+    "output": {"class": "softmax", "from": "hid", "target": "classes", "loss": "ce"},
+}
+
+
+def embedded(**config: Any) -> Network:
+    labels = {"dim": 3, "sparse": True}
+    config = {"network": EMBEDDED, "extern_data": {"data": labels, "classes": labels}, **config}
+    return Network.from_config(Config(config), train=True)
+
+
+def labels_of(seed: int) -> Values:
+    return {**batch(seed), "data": batch(seed + 100)["classes"]}
+
+
+@pytest.mark.parametrize("options, cls", CASES, ids=lambda value: value["class"] if isinstance(value, dict) else "")
+def test_optimizers_after_clipping_l2_accumulation_and_with_selected_rows(
+    options: dict[str, Any], cls: type[Recurrence]
+) -> None:
+    net, rate, limit = embedded(), 0.02, 0.3
+    settings = {"optimizer": options, "accum_grad_multiple_step": 2, "gradient_clip_global_norm": limit}
+    trainer = StepTrainer(net, Config({"learning_rate": rate, **settings}))
+    papers = {name: recurrence(options, cls, value, rate) for name, value in values(net).items()}
+    if options["class"] == "muon":
+        for name in set(papers) - {"hid/W"}:
+            numbers = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-16, "weight_decay": 0.004}
+            papers[name] = AdamW(papers[name].w, rate, **numbers)
+    for update in range(3):
+        sums: Values = {}
+        for step in (2 * update, 2 * update + 1):
+            for name, grad in objective_gradients(net, labels_of(step)).items():
+                sums[name] = sums.get(name, 0.0) + grad.astype("float64")
+            trainer.step(labels_of(step))
+        factor = limit / max(norm(sums), limit)
+        for name, value in values(net).items():
+            expected = papers[name].step(factor * sums[name])
+            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5, err_msg="%s, update %d" % (name, update))
+
+
+def objective_gradients(net: Network, feed: Values) -> Values:
+    with tf.GradientTape() as tape:
+        loss = net.lower(net.convert_feed(feed)).total_loss
+    found = tape.gradient(loss, list(net.params.values()))
+    return {name: tf.convert_to_tensor(grad).numpy() for name, grad in zip(net.params, found)}
+
+
+@pytest.mark.parametrize("options", [options for options, _ in CASES[1:5]], ids=lambda options: options["class"])
+def test_optimizers_with_mixed_precision(options: dict[str, Any]) -> None:
+    net = embedded(mixed_precision="bfloat16")
+    trainer = StepTrainer(net, Config({"learning_rate": 0.02, "mixed_precision": "bfloat16", "optimizer": options}))
+    losses = [trainer.step(labels_of(1)).total_loss for _ in range(10)]
+    assert losses[-1] < losses[0] and {var.dtype for var in net.params.values()} == {tf.float32}
+
+
+def test_matrices_of_hidden_layers() -> None:
+    layers = {
+        "embedding": {"class": "linear", "activation": None, "from": "data:classes", "n_out": 4},
+        "embedded": {"class": "linear", "activation": None, "from": "embedding", "n_out": 4},
+        "of_labels": {"class": "softmax", "from": "embedded", "target": "classes", "loss": "ce"},
+        "conv": {"class": "conv", "from": "data", "filter_size": [3], "n_out": 5, "padding": "same"},
+        "lstm": {"class": "rec", "unit": "nativelstm2", "from": "conv", "n_out": 6},
+        "narrow": {"class": "linear", "activation": None, "from": "lstm", "n_out": 1},
+        "auxiliary": {"class": "softmax", "from": "lstm", "target": "classes", "loss": "ce"},
+        "output": {"class": "linear", "activation": None, "from": ["narrow", "lstm"], "n_out": 7},
+    }
+    extern_data = {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}
+    plan = Network.plan(Config({"network": layers, "extern_data": extern_data}), train=True)
+    assert hidden_matrices(plan) == {"embedded/W", "conv/W", "lstm/rec/W", "lstm/rec/W_re"}
+
+
 @pytest.mark.slow
 def test_noise_differs_by_parameter_and_step_and_repeats_with_the_seed() -> None:
     def deltas(seed: int) -> list[np.ndarray]:
@@ -176,6 +249,7 @@ def test_without_stop_a_nan_step_is_left_out_but_counted() -> None:
         ({"optimizer": "adam"}, {}, "'optimizer' must be a dict or None"),
         ({"optimizer": {"class": "adam", "epsilom": 1}}, {}, "unknown option 'epsilom'. Did you mean 'epsilon'"),
         ({"optimizer": {"class": "adam", "learning_rate": 1}}, {}, "learning_rate_multiplier"),
+        ({"optimizer": {"class": "muon"}}, {"n_out": 1}, "none of the parameters is a matrix of a hidden layer"),
         ({"optimizer": {"class": "adam", "beta1": "0.9"}}, {}, "'beta1' must be a number, got '0.9'"),
         ({"rmsprop": 1.5}, {}, "'rmsprop' must be True, False, or a decay between 0 and 1, got 1.5"),
         ({"adam": True, "momentum": 0.9}, {}, "momentum can't be combined"),

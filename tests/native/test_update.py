@@ -27,6 +27,11 @@ OPTIMIZERS = [
     {"class": "sgd", "momentum": 0.9, "nesterov": True},
     {"class": "adagrad"},
     {"class": "adadelta", "epsilon": 1e-6},
+    {"class": "radam", "weight_decay": 0.1},
+    {"class": "radam", "beta2": 0.6},
+    {"class": "lion", "weight_decay": 0.1},
+    {"class": "lamb"},
+    {"class": "scaledadam"},
 ]
 
 

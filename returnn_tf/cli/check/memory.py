@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.compiler.step_memory import Sizes, activation_bytes, params_bytes
+from returnn_tf.compiler.step_memory import Sizes, activation_bytes, item_bytes, params_bytes
 from returnn_tf.config import Config
 from returnn_tf.config.settings.data import AUTO, DataSettings
 from returnn_tf.engine.update import options as update_options
@@ -74,15 +74,26 @@ def estimate(plan: Plan, config: Config) -> Memory:
     :param config: of this network
     """
     trainable = params_bytes(plan, trainable=True)
-    options = update_options.from_config(config)
-    optimizer = create_optimizer(dict(options.optimizer or {}), where="optimizer")
-    copies = len(optimizer.slot_inits()) + (options.accum_grad_multiple_step > 1)
-    constant = params_bytes(plan) + (1 + copies) * trainable
+    optimizer = _optimizer_bytes(plan, config)
+    constant = params_bytes(plan) + trainable + optimizer
     rows = []
     for frames, sequences, sizes in _batches(plan, DataSettings(config)):
         kept = activation_bytes(plan, sizes)
         rows.append(Row(frames, sequences, kept, constant + kept))
-    return Memory(params_bytes(plan), trainable, copies * trainable, rows)
+    return Memory(params_bytes(plan), trainable, optimizer, rows)
+
+
+def _optimizer_bytes(plan: Plan, config: Config) -> int:
+    """Return the bytes of slots and accumulated gradients."""
+    names = [name for name, spec in plan.params.items() if spec.trainable]
+    found = update_options.options_of_params(plan, update_options.from_config(config), names)
+    size = 0
+    for name, options in found.items():
+        spec = plan.params[name]
+        optimizer = create_optimizer(dict(options.optimizer), where="optimizer of parameter %r" % name)
+        numbers = optimizer.numbers_kept(spec.shape) + spec.size * (options.accum_grad_multiple_step > 1)
+        size += numbers * item_bytes(spec.dtype)
+    return size
 
 
 def _batches(plan: Plan, settings: DataSettings) -> Iterator[tuple[int, int, Sizes]]:

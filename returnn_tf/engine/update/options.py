@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Optional, Union
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
 from returnn_tf.config.errors import RateError
 from returnn_tf.config.option_types import Written
@@ -79,6 +81,58 @@ def from_config(config: Config) -> UpdateOptions:
         gradient_nan_inf_filter=settings.gradient_nan_inf_filter,
         grad_norm_to_clip_to_zero=settings.grad_norm_to_clip_to_zero,
     )
+
+
+def options_of_params(plan: Plan, default: UpdateOptions, names: Iterable[str]) -> dict[str, UpdateOptions]:
+    """Return the options of each parameter by name.
+
+    :param default: for all parameters
+    :param names: those that are updated
+    :raises ConfigError: a wrong option of a layer, or an optimizer of matrices where there is none
+    """
+    result = {name: default.for_layer(plan.params[name].updater_opts, "parameter %r" % name) for name in names}
+    hidden = hidden_matrices(plan)
+    replaced: dict[str, list[str]] = {}  # class -> parameters that it does not update
+    kept: dict[str, int] = {}
+    for name, options in result.items():
+        optimizer = create_optimizer(dict(options.optimizer), where="optimizer of parameter %r" % name)
+        other = optimizer.instead_of_this(hidden_matrix=name in hidden)
+        if other is None:
+            kept[optimizer.name] = kept.get(optimizer.name, 0) + 1
+        else:
+            replaced.setdefault(optimizer.name, []).append(name)
+            result[name] = dataclasses.replace(options, optimizer=other)
+    for cls, others in replaced.items():
+        if cls not in kept:
+            raise RateError(
+                "optimizer: class %r: none of the parameters is a matrix of a hidden layer: %s. Use another class, "
+                'e.g. {"class": "adamw"}.' % (cls, _listed(others))
+            )
+        log.write(
+            3, "Optimizer %s: %d matrices; others have another one: %s" % (cls, kept[cls], _listed(others))
+        )  # fmt: skip
+    return result
+
+
+def hidden_matrices(plan: Plan) -> set[str]:
+    """Return the names of the parameters of hidden layers with several rows and columns, filters included.
+
+    Those of layers with labels as input are no such, nor those of layers with a loss or whose output is a result.
+    """
+    ends = {loss.owner.path for loss in plan.losses} | {node.path for node in plan.outputs.values()}
+    found: set[str] = set()
+    for node in plan.all_nodes():
+        if node.path not in ends and not any(source.output.sparse for source in node.sources):
+            found |= {spec.name for spec in node.owned if _is_matrix(spec.shape)}
+    return found
+
+
+def _is_matrix(shape: tuple[int, ...]) -> bool:
+    return len(shape) > 1 and shape[-1] > 1 and math.prod(shape[:-1]) > 1
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (" and %d more" % (len(names) - 5) if len(names) > 5 else "")
 
 
 def optimizer_dict(config: Config) -> dict[str, Any]:

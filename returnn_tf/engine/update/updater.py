@@ -55,10 +55,7 @@ class Updater:
         }
         default = update_options.from_config(config)
         self._default = default
-        self._options: dict[str, UpdateOptions] = {
-            name: default.for_layer(net.plan.params[name].updater_opts, "parameter %r" % name)
-            for name in self._variables
-        }
+        self._options = update_options.options_of_params(net.plan, default, self._variables)
         self._reset_every = UpdateSettings(config).reset_updater_vars_mod_step
         self._decouple = UpdateSettings(config).decouple_constraints
         self._rate = dynamic_learning_rate.from_config(config, net)

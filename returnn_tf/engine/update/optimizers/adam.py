@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
-from returnn_tf.config.options import option
-from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, adam_arguments, like
+from returnn_tf.config.options import at_least, option
+from returnn_tf.engine.update.optimizers.base import DEFAULT_EPSILON, Optimizer, adam_arguments, decay_rate, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
-from returnn_tf.native.fused.update import AdamRule, AmsGradRule, UpdateRule
+from returnn_tf.native.fused.update import AdamRule, AmsGradRule, RAdamRule, UpdateRule
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -104,5 +104,60 @@ class AmsGrad(Adam):
         arguments = adam_arguments(self, grad, var, slots, hyper)
         beta2_power, vhat = hyper["beta2_power"], slots["vhat"].handle
         tf.raw_ops.ResourceApplyAdamWithAmsgrad(**arguments, beta2_power=beta2_power, vhat=vhat)
+
+    fused_replaces = update
+
+
+@register_optimizer("radam")
+@dataclass
+class RAdam(Optimizer):
+    """Adam with a step that grows as the variance of its second moment becomes known.
+
+    With ``n = 2 / (1-beta2) - 1`` and ``n_t = n - 2 t beta2^t / (1-beta2^t)``, and the moments m', v' without their
+    bias: ``w -= lr r m' / (sqrt(v') + epsilon)`` with ``r^2 = (n_t-4)(n_t-2) n / ((n-4)(n-2) n_t)`` while ``n_t > 4``;
+    ``w -= lr m'`` before. Liu et al. 2020, arXiv 1908.03265.
+    """
+
+    beta1: float = option(0.9, help="decay of the mean of the gradient", check=decay_rate)
+    beta2: float = option(0.999, help="decay of the mean of the squared gradient", check=decay_rate)
+    epsilon: float = option(1e-8, help="added to the root of the mean square", check=at_least(0))
+    weight_decay: float = option(
+        0.0, help="share of each weight which is removed per step, times the learning rate", check=at_least(0)
+    )
+
+    def slot_inits(self) -> dict[str, float]:
+        """Return first and second moment."""
+        return {"m": 0.0, "v": 0.0}
+
+    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
+        """Return rate, factors of both moments, and whether (1 or 0) the second one counts."""
+        t = iteration + 1.0
+        power = self.beta2**t
+        longest = 2.0 / (1.0 - self.beta2) - 1.0
+        length = longest - 2.0 * t * power / (1.0 - power)
+        known = length > 4.0
+        least = tf.where(known, length, tf.constant(5.0, "float64"))  # any number for which the root exists
+        limit = (longest - 4.0) * (longest - 2.0)  # at most 0 if no length is above 4
+        square = (least - 4.0) * (least - 2.0) * longest / (limit * least) if limit > 0 else tf.zeros_like(least)
+        return {
+            "lr": rate,
+            "m_factor": tf.where(known, tf.sqrt(square), 1.0) / (1.0 - self.beta1**t),
+            "v_factor": 1.0 / (1.0 - power),
+            "adaptive": tf.cast(known, "float64"),
+        }
+
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
+        """Return the rule of one op over all parameters."""
+        factors = (hyper["m_factor"], hyper["v_factor"], hyper["adaptive"])
+        return RAdamRule(hyper["lr"], *factors, self.beta1, self.beta2, self.epsilon, self.weight_decay)
+
+    def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
+        """Update the moments, then the variable."""
+        beta1, beta2, epsilon, decay = like(var, self.beta1, self.beta2, self.epsilon, self.weight_decay)
+        m = slots["m"].assign_add((1.0 - beta1) * (grad - slots["m"]))
+        v = slots["v"].assign_add((1.0 - beta2) * (tf.square(grad) - slots["v"]))
+        root = tf.sqrt(hyper["v_factor"] * v) + epsilon
+        step = hyper["m_factor"] * m / tf.where(hyper["adaptive"] > 0.0, root, tf.ones_like(root))
+        var.assign_sub(hyper["lr"] * (step + decay * var))
 
     fused_replaces = update

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Callable, ClassVar, Optional
 
 import numpy as np
@@ -17,11 +18,24 @@ from returnn_tf.config.options import option
 from returnn_tf.native.fused.update import UpdateRule, native_update, update_ops
 from returnn_tf.util.lazy_tf import tf
 
-# The epsilon of every optimizer which has one, unless ``optimizer_epsilon`` or the optimizer dict sets it.
+# The epsilon of the optimizers that RETURNN has, unless ``optimizer_epsilon`` or the optimizer dict sets it; the others
+# have that of their paper.
 DEFAULT_EPSILON = 1e-16
 
 # Entries of all parameters below which a network is so small that compiling the op takes longer than it ever saves.
 _LEAST_SIZE = 200_000
+
+
+@dataclass(frozen=True)
+class Slot:
+    """State of one parameter.
+
+    :param shape: static sizes
+    :param initial: value of all entries
+    """
+
+    shape: tuple[int, ...]
+    initial: float = 0.0
 
 
 @dataclass
@@ -44,9 +58,25 @@ class Optimizer:
     #: the `update` for which `fused` has the native rule; a subclass with another `update` alone is not fused
     fused_replaces: ClassVar[Optional[Callable[..., None]]] = None
 
+    def instead_of_this(self, *, hidden_matrix: bool) -> Optional[dict[str, Any]]:
+        """Return the optimizer dict for a parameter that this rule is not for; None: it is for all.
+
+        :param hidden_matrix: whether the parameter is a matrix of a hidden layer, see `hidden_matrices`
+        """
+        del hidden_matrix
+        return None
+
     def slot_inits(self) -> dict[str, float]:
         """Return the slots with the shape of the parameter: slot name -> initial value of all entries."""
         return {}
+
+    def slots_of(self, shape: tuple[int, ...]) -> dict[str, Slot]:
+        """Return the slots of a parameter by name; those of `slot_inits`, unless they differ from it in shape."""
+        return {name: Slot(shape, value) for name, value in self.slot_inits().items()}
+
+    def numbers_kept(self, shape: tuple[int, ...]) -> int:
+        """Return how many numbers the slots of a parameter have."""
+        return sum(prod(slot.shape) for slot in self.slots_of(shape).values())
 
     def scalar_inits(self) -> dict[str, float]:
         """Return further state, one scalar for all parameters of this optimizer: name -> initial value."""
@@ -88,11 +118,12 @@ class Optimizer:
         }
         self._slots: dict[str, dict[str, Any]] = {
             param: {
-                slot: tf.Variable(tf.fill(var.shape, tf.cast(value, var.dtype)), trainable=False, name=slot)
-                for slot, value in self.slot_inits().items()
+                name: tf.Variable(_initial(slot, var.dtype), trainable=False, name=name)
+                for name, slot in self.slots_of(tuple(var.shape)).items()
             }
             for param, var in variables.items()
         }
+        self._shapes = {param: tuple(var.shape) for param, var in variables.items()}
 
     def state(self) -> dict[str, Any]:
         """Return all variables needed for an exact resume, by their names in a checkpoint."""
@@ -123,9 +154,9 @@ class Optimizer:
         self._iterations.assign(0)
         for key, value in self.scalar_inits().items():
             self._scalars[key].assign(value)
-        for slots in self._slots.values():
-            for slot, value in self.slot_inits().items():
-                slots[slot].assign(tf.fill(slots[slot].shape, tf.cast(value, slots[slot].dtype)))
+        for param, slots in self._slots.items():
+            for name, slot in self.slots_of(self._shapes[param]).items():
+                slots[name].assign(_initial(slot, slots[name].dtype))
 
     def apply(self, grads: Sequence[tuple[str, Any, Any]], learning_rate: Any) -> None:
         """Update all parameters once; called while a ``tf.function`` is traced.
@@ -157,6 +188,15 @@ class Optimizer:
         variables, slots = [var for _, _, var in grads], [list(self._slots[param].values()) for param, _, _ in grads]
         native_update(ops, rule, variables, slots, [tf.cast(grad, tf.float32) for _, grad, _ in grads])
         return {param for param, _, _ in grads}
+
+
+def decay_rate(value: Any) -> Optional[str]:
+    """Check that a number can be the decay of a running mean."""
+    return None if 0 <= value < 1 else "must be from 0 to below 1"
+
+
+def _initial(slot: Slot, dtype: Any) -> Any:
+    return tf.fill(slot.shape, tf.cast(slot.initial, dtype))
 
 
 def like(var: Any, *values: float) -> list[Any]:

@@ -11,7 +11,21 @@ from returnn_tf.engine.update.optimizers.base import Optimizer
 
 _SUFFIX = "optimizer"
 # Other spellings of an option, as Keras writes them.
-_OPTION_ALIASES = {"beta_1": "beta1", "beta_2": "beta2"}
+_OPTION_ALIASES = {
+    "beta_1": "beta1",
+    "beta_2": "beta2",
+    "beta_2_decay": "beta2_decay",
+    "epsilon_1": "epsilon1",
+    "epsilon_2": "epsilon2",
+}
+# Options of Keras for what is a setting here, with that.
+_SETTINGS = {
+    "clipnorm": "gradient_clip_norm",
+    "clipvalue": "gradient_clip",
+    "global_clipnorm": "gradient_clip_global_norm",
+    "loss_scale_factor": "loss_scaling",
+    "gradient_accumulation_steps": "accum_grad_multiple_step",
+}
 
 
 def _key(name: str) -> str:
@@ -21,8 +35,9 @@ def _key(name: str) -> str:
 
 #: Case and the suffix "Optimizer" do not matter.
 OPTIMIZERS: Registry[type[Optimizer]] = Registry(
-    "optimizer class", "returnn_tf.engine.update.optimizers", plugins="returnn_tf.optimizers", key=_key
-)
+    "optimizer class", "returnn_tf.engine.update.optimizers", plugins="returnn_tf.optimizers", key=_key,
+    absent={"LossScaleOptimizer": "write the class that it wraps, and set loss_scaling or mixed_precision"},
+)  # fmt: skip
 
 T = TypeVar("T", bound=type[Optimizer])
 
@@ -80,4 +95,9 @@ def create_optimizer(options: dict[str, Any], *, where: str, default_epsilon: Op
                 "%s: unknown option %r. The rate is the setting learning_rate; here only learning_rate_multiplier "
                 "exists." % (where, name)
             )
+    for name in values:
+        if name in _SETTINGS and name not in declared_options(cls):
+            raise RateError("%s: unknown option %r. Use the setting %s." % (where, name, _SETTINGS[name]))
+    if values.get("amsgrad") is not None and "amsgrad" not in declared_options(cls):
+        raise RateError('%s: unknown option \'amsgrad\'. It is a class of its own: {"class": "amsgrad"}.' % where)
     return from_options(cls, values, where=where)
