@@ -17,6 +17,7 @@ from returnn_tf.cli.new.kinds import KINDS
 from returnn_tf.config.errors import CommandError, did_you_mean
 from returnn_tf.config.settings import all_settings
 from returnn_tf.datasets.core.registry import DATASETS
+from returnn_tf.engine.learning_rate.schedule import SCHEDULES
 from returnn_tf.engine.update.optimizers.registry import OPTIMIZERS
 from returnn_tf.export.exporters import EXPORTERS
 from returnn_tf.graph.registry import LAYERS, LOSSES
@@ -56,6 +57,7 @@ def collect() -> Words:
         "datasets": DATASETS.names(),
         "units": UNITS.names(),
         "optimizers": OPTIMIZERS.names(),
+        "schedules": SCHEDULES.names(),
         "settings": sorted(all_settings()),
         "explain": topics(),
         "data": ["info", "dump", "to-hdf", "oggzip"],

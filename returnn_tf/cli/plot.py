@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.runs.run import find_run
 from returnn_tf.cli.shared.parser import CommandParser, positive
+from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError, ConfigError
 from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, read_file
-from returnn_tf.engine.monitoring.curves import draw_curves, score_groups
+from returnn_tf.engine.monitoring.curves import draw_curves, draw_planned_rates, score_groups
 
 _DOC = """
 Plot scores and learning rates over the epochs of a run.
 
     returnn-tf plot out/learning_rates curve.png
     returnn-tf plot out/model curve.svg --keys train_error,dev_error --log
+    returnn-tf plot my.config rates.png --planned
 
 Scores that differ by more than a factor of 8 are on a logarithmic axis; otherwise the axis shows the range of the later
 epochs, if the first ones would leave no room for it. Several runs in one picture: returnn-tf compare.
@@ -27,7 +29,7 @@ _COMMON = ("learning_rates", "model", "network", "out", "output")
 
 @register_command(
     "plot",
-    "LEARNING_RATE_FILE OUT.png [--log | --linear] [--keys A,B] [--smooth N] [--title TEXT]",
+    "LEARNING_RATE_FILE OUT.png [--log | --linear] [--keys A,B] [--smooth N] [--title TEXT] [--planned]",
     "plot scores and learning rates",
     own_help=lambda _: _parser().format_help(),
     group="look",
@@ -42,6 +44,10 @@ def run(args: list[str]) -> int:
     given = _parser().parse_args(args)
     if given.out is None:
         raise CommandError("plot: expected two files: returnn-tf plot LEARNING_RATE_FILE OUT.png")
+    if given.planned:
+        draw_planned_rates(Config.from_file(given.source), given.title or given.source).save(given.out)
+        print("wrote", given.out)
+        return 0
     epochs = find_run(given.source).epochs if os.path.isdir(given.source) else read_file(given.source)
     title = _title(given.source, epochs) if given.title is None else given.title
     log = True if given.log else False if given.linear else None
@@ -71,6 +77,11 @@ def _parser() -> CommandParser:
         type=positive,
         default=1,
         help="the mean of N epochs, over the values in a light colour",
+    )
+    parser.add_argument(
+        "--planned",
+        action="store_true",
+        help="the first file is a config: draw the learning rates that it plans, before it is run",
     )
     parser.add_argument("--title", metavar="TEXT", help="default: the name of the run and its best score")
     return parser

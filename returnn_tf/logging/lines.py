@@ -214,5 +214,5 @@ def best_line(key: str, values: Mapping[int, float], epoch: int) -> str:
 
 def start_line(phase: str, learning_rate: Optional[float] = None) -> str:
     """Return the line at the start of an epoch (level 4 and below): ``start train epoch 1, learning rate 0.001``."""
-    rate = "" if learning_rate is None else ", learning rate %s" % learning_rate
+    rate = "" if learning_rate is None else ", learning rate %s" % float("%.6g" % learning_rate)
     return "start %s%s" % (phase, rate)

@@ -24,6 +24,7 @@ from returnn_tf.datasets.files import cache_options
 from returnn_tf.engine.checkpoints import cleanup, preload
 from returnn_tf.engine.distributed.options import options_of as distributed_options
 from returnn_tf.engine.learning_rate.control import given_rates
+from returnn_tf.engine.learning_rate.schedule import highest_factor, schedule_from_config
 from returnn_tf.engine.learning_rate.schemes import scheme_from_config
 from returnn_tf.engine.monitoring.profiling import profile_options
 from returnn_tf.engine.pretrain import options as pretrain_options
@@ -51,6 +52,7 @@ _READERS: tuple[Callable[[Config], Any], ...] = (
     update_options.from_config,
     dynamic_learning_rate.decay_of,
     scheme_from_config,
+    schedule_from_config,
     given_rates,
     spike_options,
     best_model_options,
@@ -170,6 +172,12 @@ def _of_rates(config: Config) -> Iterator[str]:
     others = ("learning_rates", "dynamic_learning_rate")
     if settings.learning_rate == 0 and not any(settings.is_set(name) for name in others):
         yield "%s is 0, so the training changes nothing." % settings.describe_source("learning_rate")
+    schedule = schedule_from_config(config)
+    if schedule is not None and not settings.is_set("learning_rate") and not settings.is_set("learning_rates"):
+        highest = highest_factor(schedule)
+        if highest > 0.1:
+            where = settings.describe_source("learning_rate_schedule")
+            yield "%s: learning_rate is not set, so the highest rate is %.3g. Set learning_rate." % (where, highest)
     decay = settings.learning_rate_decay
     if not callable(decay) and decay > 1 and settings.learning_rate_control != "constant":
         where = settings.describe_source("learning_rate_decay")

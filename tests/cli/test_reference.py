@@ -1,4 +1,4 @@
-"""``returnn-tf datasets|optimizers|units|losses [NAME]``."""
+"""``returnn-tf datasets|optimizers|schedules|units|losses [NAME]``."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from returnn_tf.cli.commands import COMMANDS
 from returnn_tf.cli.main import main
 from returnn_tf.config.options import declared_options
 from returnn_tf.datasets.core.registry import DATASETS
+from returnn_tf.engine.learning_rate.schedule import SCHEDULES
 from returnn_tf.engine.update.optimizers import OPTIMIZERS
 from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.ops.cells import UNITS
@@ -13,6 +14,7 @@ from returnn_tf.ops.cells import UNITS
 CASES = {
     "datasets": (DATASETS, "HDF", ["files: list | str (required)", "Options of every dataset:", "window: int = 1"]),
     "optimizers": (OPTIMIZERS, "Adam", ["beta1: float = 0.9", "Options of every optimizer:", "use_locking: bool"]),
+    "schedules": (SCHEDULES, "cosine", ["final: float = 0.0", "total: int | None = None", "unit: 'step' | 'epoch'"]),
     "units": (UNITS, "StandardLSTM", ["use_peepholes: bool = False", "activation: str | function = 'tanh'"]),
     "losses": (LOSSES, "ctc", ["ctc_opts: dict[str, Any] | None = None", "label_loop", "Options of every loss:"]),
     "layers": (

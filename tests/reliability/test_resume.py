@@ -53,9 +53,11 @@ def test_several_stops_with_an_own_form_of_all_that_can_change(warm: toy.Warm, t
         "save_interval": 3,
         "inc_seq_length": 10,
         "max_seq_length": 60,
+        "learning_rate_schedule": {"class": "eden", "warmup": 30, "steps": 50, "epochs": 2},
     }
     changes["network"] = {
-        "hidden": {"class": "linear", "activation": "tanh", "n_out": 20, "from": "data", "dropout": 0.1},
+        "masked": {"class": "specaugment", "time_mask_size": 5, "feature_mask_size": 2, "from": "data"},
+        "hidden": {"class": "linear", "activation": "tanh", "n_out": 20, "from": "masked", "dropout": 0.1},
         "aux": {"class": "softmax", "loss": "ce", "target": "classes", "from": "hidden", "loss_scale": 0.3},
         "second": {"class": "linear", "activation": "tanh", "n_out": 20, "from": "hidden", "dropout": 0.1},
         "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "second"},

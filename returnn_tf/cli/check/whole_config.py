@@ -30,6 +30,7 @@ from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.learning_rate.control import LearningRateControl
+from returnn_tf.engine.learning_rate.schedule import described, schedule_from_config
 from returnn_tf.engine.passes.forwarder import forwarded_node
 from returnn_tf.engine.pretrain.checks import Planned, needed_data, planned_networks
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -222,7 +223,10 @@ class ConfigCheck:
 
     def _learning_rates(self) -> None:
         """Compute the learning rate of the first epoch; an existing learning-rate file is read."""
-        LearningRateControl.from_config(self.config).learning_rate(1)
+        rate = LearningRateControl.from_config(self.config).learning_rate(1)
+        schedule = schedule_from_config(self.config)
+        if schedule is not None and TaskSettings(self.config).task == "train":
+            self.remarks.append(described(schedule, rate))
 
     def _checkpoints(self) -> None:
         """Look for the checkpoints to be loaded."""

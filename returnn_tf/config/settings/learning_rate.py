@@ -48,6 +48,11 @@ class LearningRateSettings(SettingGroup):
     dynamic_learning_rate: Union[dict[str, Any], Callable[..., Any], None] = setting(
         None, help="learning rate of each step: a function, or a dict with interval and decay"
     )
+    learning_rate_schedule: Optional[dict[str, Any]] = setting(
+        None,
+        help='factor of the learning rate by step or epoch: a dict, e.g. {"class": "cosine", "total": 90000}',
+        effect=Effect.RATES,
+    )
     learning_rate_file: str = setting("", help="file for the learning rates and scores of the epochs")
     learning_rate_control: str = setting(
         "constant", help="how scores change the rate: constant, newbob, newbob_abs, newbob_multi_epoch"

@@ -8,8 +8,10 @@ from typing import Any, Optional
 
 import numpy as np
 
+from returnn_tf.config import Config
 from returnn_tf.config.errors import SettingDataError, SettingError, did_you_mean
 from returnn_tf.engine.learning_rate.file import EpochData, scores_of
+from returnn_tf.engine.learning_rate.planned import planned_rates
 from returnn_tf.engine.monitoring.pictures import Picture, new_figure, whole_epochs
 
 Epochs = Mapping[int, EpochData]
@@ -110,11 +112,33 @@ def _legend(panel: Any) -> None:
         panel.legend(fontsize="small")
 
 
+def draw_planned_rates(config: Config, title: str) -> Picture:
+    """Draw the learning rates that a config plans, over the steps or epochs.
+
+    :raises ConfigError: matplotlib is missing, or the rates are not known before
+    """
+    unit, places, rates = planned_rates(config)
+    figure = new_figure(8.0, 2.6)
+    panel = figure.subplots(1, 1)
+    if unit == "epoch":
+        panel.step(places, rates, where="mid", color="black", marker=".")
+        whole_epochs(panel.xaxis)
+    else:
+        panel.plot(places, rates, color="black")
+    panel.set_ylim(bottom=0)
+    panel.grid(alpha=0.3)
+    _plain_numbers(panel)
+    panel.set_xlabel(unit)
+    panel.set_ylabel("learning rate")
+    panel.set_title(title, fontsize="medium")
+    return Picture(figure)
+
+
 def _draw_rates(panel: Any, runs: Mapping[str, Epochs], colors: Any) -> None:
     rates: list[float] = []
     for number, (name, epochs) in enumerate(runs.items()):
         trained = [e for e in sorted(epochs) if len(runs) == 1 or epochs[e].error]
-        own = [epochs[e].learning_rate for e in trained]
+        own = [epochs[e].error.get(":meta:effective_learning_rate", epochs[e].learning_rate) for e in trained]
         color = "black" if len(runs) == 1 else colors(number % _COLORS)
         panel.step(trained, own, where="mid", color=color, marker=".", label=name)
         rates += own

@@ -35,7 +35,7 @@ class Reports:
         self.learning_rates = LearningRateControl.from_config(config)
         self.summaries = Summaries.from_config(config)
         self.watch = LossWatch()
-        self._rates: list[float] = []  # the lowest and the highest of the steps of an epoch
+        self._rates: list[float] = []  # of the steps of an epoch: the first, lowest, highest, last
         self.profiler = Profiler.from_config(config, self.summaries.folder)
         if TaskSettings(config).dry_run:
             self.learning_rates.filename = None
@@ -55,13 +55,17 @@ class Reports:
         """Record a step of training."""
         self.summaries.step(result, net.plan.losses)
         if result.learning_rate is not None:
-            self._rates = [min(self._rates + [result.learning_rate]), max(self._rates + [result.learning_rate])]
+            first, low, high, _ = self._rates or [result.learning_rate] * 4
+            self._rates = [first, min(low, result.learning_rate), max(high, result.learning_rate), result.learning_rate]
         if self._is_chief:
             self.watch.step(net, result)
 
     def trained(self, phase: str, epoch: int, rate: float, first_step: int, result: PassResult) -> None:
-        """Record that the training steps of an epoch, which began at global step ``first_step``, are done."""
-        facts = ["memory %s" % devices.memory_text(), *self._dynamic_rates(rate), date_text(datetime.datetime.now())]
+        """Record that the training steps of an epoch, which began at global step ``first_step``, are done.
+
+        :param rate: of the last step, before ``dynamic_learning_rate``
+        """
+        facts = ["memory %s" % devices.memory_text(), *self._rates_of_steps(rate), date_text(datetime.datetime.now())]
         times = (result.seconds, result.wait_seconds, result.setup_seconds, result.frames_per_second)
         log.write(3, speed_line(phase, *times, facts))
         log.write(1, epoch_line(epoch, result.scores, result.errors, result.seconds))
@@ -99,13 +103,16 @@ class Reports:
         if text:
             log.write(3, text)
 
-    def _dynamic_rates(self, rate: float) -> list[str]:
-        """Return the range of the rates of the steps, if ``dynamic_learning_rate`` changed that of the epoch."""
+    def _rates_of_steps(self, rate: float) -> list[str]:
+        """Return the rates of the steps, if a schedule or ``dynamic_learning_rate`` changed that of the epoch."""
         found, self._rates = self._rates, []
         if not found or all(math.isclose(each, rate, rel_tol=1e-5) for each in found):
             return []
-        low, high = "%.3g" % min(found), "%.3g" % max(found)
-        return ["learning rate of the steps %s" % (low if low == high else "%s to %s" % (low, high))]
+        first, low, high, last = ("%.3g" % each for each in found)
+        ends = first if first == last else "%s to %s" % (first, last)
+        beyond = [("at least", low), ("at most", high)]
+        between = ", ".join("%s %s" % limit for limit in beyond if limit[1] not in (first, last))
+        return ["learning rate of the steps %s%s" % (ends, " (%s)" % between if between else "")]
 
     def close(self) -> None:
         """Complete the files."""

@@ -11,6 +11,7 @@ from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.distributed.world import start as start_world
 from returnn_tf.engine.learning_rate.control import LearningRateControl
+from returnn_tf.engine.learning_rate.schedule import EpochRates, schedule_from_config
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.passes.step_trainer import StepTrainer
@@ -136,17 +137,18 @@ class Engine:
         first_step = self.trainer.step_count if begun is None else begun.first_step
         batches = run.data.train_batches(epoch, **position)
         run.data.start_evaluated(epoch)  # ready when the steps are done
-        rate = rate_of_epoch(run.learning_rates, entry, epoch)
+        rates = EpochRates(schedule_from_config(entry.config), epoch, rate_of_epoch(run.learning_rates, entry, epoch))
         phase = phase_text("train", epoch, pretrain=entry.pretrain)
-        steps = TrainingPass(run, phase, Progress(epoch, first_step, shared=position["shared"]), rate)
+        steps = TrainingPass(run, phase, Progress(epoch, first_step, shared=position["shared"]), rates)
         if entry.trainable:
-            log.write(3, start_line(phase, rate))
+            log.write(3, start_line(phase, rates.of_step(self.trainer.step_count + 1)))
             result = steps.run(batches, done)
         else:
             log.write(3, "start %s without training ('#trainable' is False)" % phase)
             result = self._evaluated("train", epoch, batches)
         self.trainer.ranks.synchronize(self.trainer)
         self.trainer.ranks.check_same(self.trainer, phase)
+        rate = rates.of_step(max(self.trainer.step_count, 1))
         run.reports.trained(phase, epoch, rate, first_step, result)
         run.status.trained(result)
         last = epoch == run.last_epoch

@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.learning_rate.schedule import EpochRates
 from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.progress import PassState, Progress, Sums, data_settings
@@ -30,15 +31,15 @@ class TrainingPass:
     """Trains the current network for an epoch, or the rest of it.
 
     :param progress: epoch, and step at its start
-    :param rate: the learning rate of the epoch
+    :param rates: the learning rates of the epoch
     """
 
-    def __init__(self, run: TrainingRun, phase: str, progress: Progress, rate: float) -> None:
+    def __init__(self, run: TrainingRun, phase: str, progress: Progress, rates: EpochRates) -> None:
         self._run = run
         self._trainer = run.current.trainer
         self._phase = phase
         self._progress = progress
-        self._rate = rate
+        self._rates = rates
         self._steps = 0  # done in the epoch
 
     def run(self, batches: Any, begun: PassState) -> PassResult:
@@ -96,7 +97,7 @@ class TrainingPass:
         with reproducer.keep_on_failure(run.config, trainer, epoch, tensors, batch.seq_tags):
             try:
                 with run.reports.profiler.step():
-                    result = trainer.step(tensors, self._rate)
+                    result = trainer.step(tensors, self._rates.of_step(trainer.step_count + 1))
             except NonFiniteError as exc:
                 find = partial(first_bad_layer, trainer.net, tensors, step=exc.step)
                 raise find_faulty_rank(run.world, exc, batch.seq_tags, find) from None

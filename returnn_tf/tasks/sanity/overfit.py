@@ -13,6 +13,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, DataError
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.engine.learning_rate.control import given_rates
+from returnn_tf.engine.learning_rate.schedule import highest_factor, schedule_from_config
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.tasks.sanity.report import FAILED, WARNING, Finding, ok
@@ -26,6 +27,7 @@ _LEARNED, _MOVED = 0.5, 0.9  # of the loss at the start
 def check_overfit(net: Network, feed: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     """Yield the findings on training with the same batch in all steps."""
     rate = max([LearningRateSettings(config).learning_rate, *given_rates(config).values()])
+    rate *= highest_factor(schedule_from_config(config))
     values = net.get_param_values()
     losses = train(net, config, feed, rate)
     check = "overfits one batch"

@@ -1,4 +1,4 @@
-"""The kinds of classes that configs name: layers, losses, units, datasets, optimizers, targets of exports."""
+"""The kinds of classes that configs name: of layers, losses, units, datasets, optimizers, schedules, and exports."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.core.registry import DATASETS
+from returnn_tf.engine.learning_rate.schedule import SCHEDULES, Schedule
 from returnn_tf.engine.update.optimizers import Optimizer
 from returnn_tf.engine.update.optimizers.registry import OPTIMIZERS
 from returnn_tf.export.exporters import EXPORTERS, Exporter
@@ -66,6 +67,14 @@ KINDS = (
     ),
     Kind("datasets", "Datasets", DATASETS, Dataset.Options, "datasets", options="Options", by_topic=True),
     Kind("optimizers", "Optimizers", OPTIMIZERS, Optimizer, "optimizers"),
+    Kind(
+        "schedules",
+        "Schedules of the learning rate",
+        SCHEDULES,
+        Schedule,
+        "schedules",
+        intro="Classes of `learning_rate_schedule`; [the guide](../../guide/schedules.md) draws them.",
+    ),
     Kind(
         "exporters",
         "Targets of exports",
