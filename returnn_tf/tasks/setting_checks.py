@@ -30,7 +30,7 @@ from returnn_tf.engine.monitoring.profiling import profile_options
 from returnn_tf.engine.pretrain import options as pretrain_options
 from returnn_tf.engine.training.best_model import best_model_options
 from returnn_tf.engine.training.callbacks import callbacks_of
-from returnn_tf.engine.update import dynamic_learning_rate
+from returnn_tf.engine.update import averages, dynamic_learning_rate
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.engine.update.optimizers import optimizer_class
 from returnn_tf.engine.update.update_guard import spike_options
@@ -50,6 +50,7 @@ def _quantization(config: Config) -> None:
 #: Functions of a config that read the options in a dict, and raise `ConfigError` for a mistake in it.
 _READERS: tuple[Callable[[Config], Any], ...] = (
     update_options.from_config,
+    averages.options_of,
     dynamic_learning_rate.decay_of,
     scheme_from_config,
     schedule_from_config,

@@ -373,6 +373,7 @@ def test_settings_of_published_configs(name) -> None:
     "settings, message",
     [
         ({"loss_spike": {"factr": 3}}, "config key 'loss_spike': unknown option 'factr'. Did you mean 'factor'?"),
+        ({"weight_average": {"decay": 1.5}}, "'weight_average': option 'decay' must be between 0 and 1, got 1.5"),
         ({"loss_spike": 3}, "config key 'loss_spike': expected True or a dict"),
         ({"profile": {"step": 3}}, "config key 'profile': unknown option 'step'. Did you mean 'steps'?"),
         ({"use_last_best_model": {"modulo": 0}}, "option 'modulo' must be at least 1, got 0"),

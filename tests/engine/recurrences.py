@@ -135,6 +135,24 @@ class ScaledAdam(Recurrence):
         self.w = self.w + step + of_scale
 
 
+class ScheduleFreeAdamW(Recurrence):
+    """Algorithm 1 of arXiv 2405.15682; ``w`` is y, where gradients are taken, ``x`` the average."""
+
+    def __init__(self, w: np.ndarray, rate: float, **options: Any) -> None:
+        super().__init__(w, rate, **options)
+        self.x, self.z, self.weights = self.w, self.w, 0.0
+
+    def change(self, g: np.ndarray) -> None:
+        y = (1 - self.beta1) * self.z + self.beta1 * self.x
+        self.v = self.beta2 * self.v + (1 - self.beta2) * g**2
+        rate = self.rate * min(1, self.t / self.warmup_steps)
+        denominator = np.sqrt(self.v / (1 - self.beta2**self.t)) + self.epsilon
+        self.z = self.z - rate * g / denominator - rate * self.weight_decay * y
+        self.weights += rate**2
+        self.x = self.x + rate**2 / self.weights * (self.z - self.x)
+        self.w = (1 - self.beta1) * self.z + self.beta1 * self.x
+
+
 def rms(x: np.ndarray) -> Any:
     return np.sqrt((x**2).mean())
 
@@ -149,6 +167,10 @@ CASES: list[tuple[dict[str, Any], type[Recurrence]]] = [
     ({"class": "muon", "momentum": 0.8, "scale": "original", "weight_decay": 0.1}, Muon),
     ({"class": "muon", "momentum": 0.9, "scale": "match_rms_adamw", "weight_decay": 0.0}, Muon),
     ({"class": "scaledadam", **_BETAS, "epsilon": 1e-4, "scale_rate": 0.2, "min_rms": 0.3}, ScaledAdam),
+    (
+        {"class": "schedulefreeadamw", **_BETAS, "epsilon": 1e-4, "weight_decay": 0.1, "warmup_steps": 3},
+        ScheduleFreeAdamW,
+    ),
 ]
 
 

@@ -18,11 +18,11 @@ GRADS = [np.random.RandomState(step + 1).randn(2, 3) for step in range(5)]
 
 
 def updated(options: dict[str, Any], dtype: str = "float64") -> np.ndarray:
-    return values_by_step(create_optimizer(options, where="optimizer"), START, GRADS, dtype)[-1]
+    return values_and_averages(create_optimizer(options, where="optimizer"), START, GRADS, dtype)[-1][0]
 
 
-def values_by_step(optimizer: Optimizer, start: np.ndarray, grads: list[np.ndarray], dtype: str) -> list[Any]:
-    """Return the parameter after each step."""
+def values_and_averages(optimizer: Optimizer, start: np.ndarray, grads: list[np.ndarray], dtype: str) -> list[Any]:
+    """Return parameter and its average, if the optimizer has one, after each step."""
     variable = tf.Variable(start.astype(dtype))
     optimizer.build({"w": variable}, "optimizer_0")
 
@@ -33,7 +33,8 @@ def values_by_step(optimizer: Optimizer, start: np.ndarray, grads: list[np.ndarr
     rows = []
     for grad in grads:
         step(tf.constant(grad.astype(dtype)))
-        rows.append(np.asarray(variable, "float64"))
+        average = optimizer.averages({"w": variable}).get("w")
+        rows.append((np.asarray(variable, "float64"), None if average is None else np.asarray(average, "float64")))
     assert optimizer.state()["optimizer_0/iterations"].numpy() == len(grads)
     return rows
 
@@ -133,27 +134,29 @@ def test_recurrence_of_the_paper(
     random = np.random.RandomState(3)
     start, grads = random.randn(*shape), [random.randn(*shape) for _ in range(12)]
     paper = recurrence(options, cls, start, RATE)
-    rows = values_by_step(create_optimizer(options, where="optimizer"), start, grads, dtype)
-    for grad, value in zip(grads, rows):
+    rows = values_and_averages(create_optimizer(options, where="optimizer"), start, grads, dtype)
+    for grad, (value, average) in zip(grads, rows):
         np.testing.assert_allclose(value, paper.step(grad), rtol=1e-6, atol=2e-6 if dtype == "float32" else 1e-9)
+        if average is not None:
+            np.testing.assert_allclose(average, paper.x, rtol=1e-6, atol=2e-6 if dtype == "float32" else 1e-9)
 
 
 @pytest.mark.parametrize("name", ["lamb", "scaledadam", "adafactor"])
 def test_parameters_of_zeros_move_those_without_entries_stay(name: str) -> None:
     optimizer = create_optimizer({"class": name}, where="optimizer")
-    (zeros,) = values_by_step(optimizer, np.zeros((2, 3)), [np.ones((2, 3))], "float32")
+    ((zeros, _),) = values_and_averages(optimizer, np.zeros((2, 3)), [np.ones((2, 3))], "float32")
     assert (zeros < 0).all()
-    (empty,) = values_by_step(optimizer, np.zeros((0, 3)), [np.zeros((0, 3))], "float32")
+    ((empty, _),) = values_and_averages(optimizer, np.zeros((0, 3)), [np.zeros((0, 3))], "float32")
     assert empty.shape == (0, 3)
 
 
 def test_scaled_adam_with_one_number() -> None:
     options = {"class": "scaledadam", "beta2": 0.9, "epsilon": 1e-4, "scale_rate": 0.3}
-    rows = values_by_step(
+    rows = values_and_averages(
         create_optimizer(options, where="optimizer"), START[0, :1], [g[0, :1] for g in GRADS], "float64"
     )
     w = START[0, 0]
-    for (t, _, m, v), value in zip(moments(0.9, 0.9), rows):
+    for (t, _, m, v), (value, _) in zip(moments(0.9, 0.9), rows):
         w -= 0.3 * RATE * np.sqrt(1 - 0.9**t) / (1 - 0.9**t) * m[0, 0] / (np.sqrt(v[0, 0]) + 1e-4)
         np.testing.assert_allclose(value, [w], rtol=1e-6)
 
@@ -172,8 +175,8 @@ def test_adafactor_with_a_first_moment_and_weight_decay() -> None:
         u = grad[0] / np.sqrt(v)
         m = 0.5 * m + 0.5 * RATE * u / max(1, np.sqrt((u**2).mean()))
         w = w - m - RATE * 0.1 * w
-    rows = values_by_step(create_optimizer(options, where="optimizer"), START[0], [g[0] for g in GRADS], "float64")
-    np.testing.assert_allclose(rows[-1], w, rtol=1e-6)
+    rows = values_and_averages(create_optimizer(options, where="optimizer"), START[0], [g[0] for g in GRADS], "float64")
+    np.testing.assert_allclose(rows[-1][0], w, rtol=1e-6)
 
 
 #: Class of Keras, options in its words, further ones of ours under which both rules are the same.
@@ -217,10 +220,12 @@ def test_all_classes_of_keras_are_known() -> None:
     "options, message",
     [
         ({"class": "Adam", "clipnorm": 1.0}, "Use the setting gradient_clip_norm"),
+        ({"class": "Adam", "use_ema": True}, "Use the setting weight_average"),
         ({"class": "Adam", "amsgrad": True}, '{"class": "amsgrad"}'),
         ({"class": "lion", "epsilon": 1e-8}, "unknown option 'epsilon'"),
         ({"class": "lion", "beta2": 1.0}, "'beta2' must be from 0 to below 1"),
         ({"class": "adafactor", "beta2_decay": 0.8}, "'beta2_decay' must be below 0"),
+        ({"class": "schedulefreeadamw", "beta1": 0.0}, "'beta1' must be between 0 and 1"),
         ({"class": "muon", "scale": "rms"}, "'scale' is 'rms'"),
         ({"class": "muon", "others": {"class": "adamx"}}, "others: unknown optimizer class 'adamx'"),
         ({"class": "muon", "others": {"class": "muon"}}, "Name another class, e.g. adamw"),

@@ -32,6 +32,7 @@ OPTIMIZERS = [
     {"class": "lion", "weight_decay": 0.1},
     {"class": "lamb"},
     {"class": "scaledadam"},
+    {"class": "schedulefreeadamw", "weight_decay": 0.1, "warmup_steps": 2},
 ]
 
 

@@ -335,6 +335,42 @@ def check_param_sync(world: Any) -> Any:
 
 
 @check
+def check_averages(world: Any) -> Any:
+    """Averages of parameters: those of one that trains alone; of ranks that train apart, their mean."""
+    kinds = {
+        "moving": {"weight_average": {"decay": 0.5}},
+        "of_optimizer": {"optimizer": {"class": "schedulefreeadamw"}},
+    }
+    worst = {}
+    for kind, given in kinds.items():
+        ours, alone = trainer_of(settings(**given)), trainer_of(by_itself(settings(**given)))
+        for feed in global_batches():
+            ours.step(part_of(world, feed))
+            alone.step(feed)
+        ours.ranks.check_same(ours, "at the end")
+        worst[kind] = _furthest(ours.averages.values(), alone.averages.values())
+
+        apart = settings(horovod_reduce_type="param", horovod_param_sync_step=3, **given)
+        ours, alone = trainer_of(apart), trainer_of(by_itself(settings(**given)))
+        alone.net.noise_seed = ours.net.noise_seed
+        ours.ranks.control.more = True
+        for feed in global_batches(3):
+            ours.step(part_of(world, feed))
+            alone.step(part_of(world, feed))
+        ours.ranks.synchronize(ours)
+        ours.ranks.check_same(ours, "after an epoch")
+        parts = world.gather_values({name: np.array(value) for name, value in alone.averages.values().items()})
+        means = {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
+        worst[kind + " apart"] = _furthest(ours.averages.values(), means)
+    return worst
+
+
+def _furthest(ours: Any, theirs: Any) -> float:
+    assert set(ours) == set(theirs)
+    return max(float(np.max(np.abs(np.array(ours[name]) - np.array(theirs[name])))) for name in ours)
+
+
+@check
 def check_param_join(world: Any) -> Any:
     """Five and two batches, synchronised each two steps; and by time, where all wait for the slower one."""
     steps = []

@@ -32,7 +32,7 @@ FAST = {
             "nan",
             "other_step",
         ),
-        *("diverged", "losses_on_gradients", "kept_states", "batch_norm", "start", "in_order", "training"),
+        *("averages", "diverged", "losses_on_gradients", "kept_states", "batch_norm", "start", "in_order", "training"),
         *("stop_while_evaluating", "fewer_sequences_than_ranks", "stream"),
     ),
     "horovod": ("world", "summed_loss", "out_of_memory", "join", "param_sync", "nan", "training"),
@@ -211,6 +211,12 @@ def test_averaged_parameters(results: Results) -> None:
     for found in results("param_sync"):
         assert found["apart"] == [0.0, 0.0] and found["mean"] < 1e-6 and found["slots_before"] == 2
     assert results("param_join") == [[5, True, 5, True], [2, True, 2, True]]
+
+
+@ONE
+def test_averages(results: Results) -> None:
+    for found in results("averages"):
+        assert max(found.values()) < 2e-6, found
 
 
 @BOTH

@@ -11,6 +11,7 @@ from returnn_tf.compiler.step_memory import Sizes, activation_bytes, item_bytes,
 from returnn_tf.config import Config
 from returnn_tf.config.settings.data import AUTO, DataSettings
 from returnn_tf.engine.update import options as update_options
+from returnn_tf.engine.update.averages import options_of as averages_of
 from returnn_tf.engine.update.optimizers import create_optimizer
 from returnn_tf.logging.text import bytes_text
 from returnn_tf.tensor import Dim
@@ -39,7 +40,7 @@ class Row:
 class Memory:
     """The estimate, in bytes.
 
-    :param optimizer: its slots, and accumulated gradients
+    :param optimizer: its slots, accumulated gradients, and averages of the parameters
     """
 
     parameters: int
@@ -84,14 +85,15 @@ def estimate(plan: Plan, config: Config) -> Memory:
 
 
 def _optimizer_bytes(plan: Plan, config: Config) -> int:
-    """Return the bytes of slots and accumulated gradients."""
+    """Return the bytes of slots, accumulated gradients and averages."""
     names = [name for name, spec in plan.params.items() if spec.trainable]
     found = update_options.options_of_params(plan, update_options.from_config(config), names)
+    averages = averages_of(config).decay is not None
     size = 0
     for name, options in found.items():
         spec = plan.params[name]
         optimizer = create_optimizer(dict(options.optimizer), where="optimizer of parameter %r" % name)
-        numbers = optimizer.numbers_kept(spec.shape) + spec.size * (options.accum_grad_multiple_step > 1)
+        numbers = optimizer.numbers_kept(spec.shape) + spec.size * (averages + (options.accum_grad_multiple_step > 1))
         size += numbers * item_bytes(spec.dtype)
     return size
 

@@ -37,6 +37,7 @@ from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.search.errors import decided_layers, ends_text
 from returnn_tf.engine.search.searcher import searched_node
+from returnn_tf.engine.update import averages
 from returnn_tf.engine.update import options as update_options
 from returnn_tf.graph.layer import Node
 from returnn_tf.tasks.registry import find_task
@@ -220,6 +221,9 @@ class ConfigCheck:
         for _, plan in self.planned or ():
             for name, spec in plan.params.items():
                 options.for_layer(spec.updater_opts, "parameter %r" % name)
+            trained = [name for name, spec in plan.params.items() if spec.trainable]
+            of_params = update_options.options_of_params(plan, options, trained)
+            averages.check(self.config, update_options.averaging_class(of_params))
 
     def _learning_rates(self) -> None:
         """Compute the learning rate of the first epoch; an existing learning-rate file is read."""

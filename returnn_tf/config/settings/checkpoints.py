@@ -29,6 +29,12 @@ class CheckpointSettings(SettingGroup):
     load_ignore_missing_vars: bool = setting(
         False, help="let parameters that a loaded checkpoint lacks start as without it, with a warning"
     )
+    load_average: Optional[bool] = setting(
+        None,
+        help="tasks other than train: load the averages of parameters that a checkpoint has (True), or the parameters "
+        "with which training goes on (False); default: those that were evaluated, see weight_average",
+        between_runs=True,
+    )
     import_model_train_epoch1: str = setting("", help="checkpoint whose parameters start epoch 1", check=file_name)
     init_params: Union[str, dict[str, Any], None] = setting(
         None, help="checkpoint for initial parameters, also of parts: a path, or a dict as in preload_from_files"

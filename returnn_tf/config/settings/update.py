@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config import readers
-from returnn_tf.config.options import at_least
+from returnn_tf.config.options import at_least, option
 from returnn_tf.config.settings.catalog import register_settings
 from returnn_tf.config.settings.declaration import SettingGroup, setting
 
@@ -24,6 +25,36 @@ def _is_switch_or_decay(value: Union[bool, float]) -> Optional[str]:
 def _is_scaling(value: Union[None, str, float]) -> Optional[str]:
     good = value in (None, "dynamic") or (not isinstance(value, (str, bool)) and value is not None and value > 0)
     return None if good else "must be 'dynamic' or a number above 0"
+
+
+def _is_decay(value: Optional[float]) -> Optional[str]:
+    return None if value is None or 0 < value < 1 else "must be between 0 and 1"
+
+
+AVERAGE, CURRENT, BOTH = "average", "current", "both"
+
+
+@dataclass(frozen=True)
+class WeightAverage:
+    """Averages of the parameters: which ones are kept, and whether evaluation and checkpoints have them."""
+
+    decay: Optional[float] = option(
+        None,
+        help="decay of a moving average of the parameters; None: only with an optimizer that keeps averages",
+        check=_is_decay,
+    )
+    warmup: bool = option(
+        True, help="let the decay be at most n / (n + 9) after n updates of the average", needs="decay"
+    )
+    every: int = option(
+        1, help="number of updates of the parameters for one of the average", check=at_least(1), needs="decay"
+    )
+    evaluate: str = option(
+        AVERAGE,
+        help="parameters that evaluation after an epoch, and checkpoints, have; both: the average, and scores of the "
+        "current ones are those of 'current_dev' and so on",
+        choices=[AVERAGE, CURRENT, BOTH],
+    )
 
 
 @register_settings
@@ -65,6 +96,9 @@ class UpdateSettings(SettingGroup):
         help="number of steps whose gradients are summed before an update; 0 or 1: every step is one",
         check=at_least(0),
         differs="gradients of exactly these steps are summed; there, runs of the same config differ",
+    )
+    weight_average: Optional[dict[str, Any]] = setting(
+        None, help="keep averages of the parameters, and evaluate them: a dict", group=WeightAverage
     )
     loss_scaling: Union[None, str, float] = setting(
         None,

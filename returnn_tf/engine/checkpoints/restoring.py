@@ -19,6 +19,7 @@ from returnn_tf.engine.learning_rate.file import EpochData, parse
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.fingerprint import changes
+from returnn_tf.engine.update.averages import training_values
 from returnn_tf.logging.log import log
 
 _MAX_LISTED = 10
@@ -32,6 +33,8 @@ def restore(trainer: StepTrainer, choice: ModelChoice) -> None:
     """
     assert choice.path is not None
     values = checkpoint.read(choice.path)
+    state = checkpoint.read_state(choice.path) if choice.epoch else {}
+    values, state = training_values(values, state)
     checkpoint_params.assign(
         trainer.net.stored_params,
         values,
@@ -42,7 +45,6 @@ def restore(trainer: StepTrainer, choice: ModelChoice) -> None:
     if not choice.epoch:
         return
     trainer.net.global_step.assign(checkpoint.step_of(values))
-    state = checkpoint.read_state(choice.path)
     trainer.restore_kept_states(state, values)
     state = state or trainer.updater.state_of_tf1(values, checkpoint.step_of(values))
     fresh = checkpoint_params.assign_matching(trainer.state(), state)

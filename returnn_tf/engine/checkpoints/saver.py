@@ -136,7 +136,8 @@ class Saver:
         self._background.wait()
         net = trainer.net
         # RETURNN has kept states among the parameters only; here those beside them count, which all processes have.
-        params, state = {**net.stored_params, **net.kept.params}, {**trainer.state(), **kept}
+        params, state = trainer.averages.stored(net.stored_params, trainer.state())
+        params, state = {**params, **net.kept.params}, {**state, **kept}
         shares = self._shares
         if shares is not None:  # other programs read the parameters of epochs, from one file
             own = shares.own({"": params, checkpoint.STATE: state}, [""] if progress is None else [])

@@ -20,6 +20,7 @@ from returnn_tf.engine.distributed.world import World, start
 from returnn_tf.engine.passes.split_step import announce, emit_halves, halves, normalized_losses, why_whole
 from returnn_tf.engine.support.nonfinite import NonFiniteError
 from returnn_tf.engine.support.step_result import Packer, StepResult
+from returnn_tf.engine.update.averages import Averages
 from returnn_tf.engine.update.gradients import Gradients
 from returnn_tf.engine.update.loss_scaling import LossScaling
 from returnn_tf.engine.update.update_guard import UpdateGuard
@@ -53,6 +54,8 @@ class StepTrainer:
         if net.jit_compile and self.world.size > 1:
             raise SettingError("jit_compile: XLA can't exchange gradients between processes. Remove jit_compile.")
         self.updater = Updater(net, config)
+        #: averages of the parameters, if any are kept
+        self.averages = Averages(config, self.updater.variables, self.updater)
         self._default_rate = LearningRateSettings(config).learning_rate
         self._has_dynamic_rate = LearningRateSettings(config).dynamic_learning_rate is not None
         self._guard = UpdateGuard(config)
@@ -88,7 +91,7 @@ class StepTrainer:
 
     def state(self) -> dict[str, Any]:
         """Return the variables needed for an exact resume beside parameters and step counter, by name."""
-        return {**self.updater.state(), **self._guard.state(), **self._scaling.state()}
+        return {**self.updater.state(), **self.averages.state(), **self._guard.state(), **self._scaling.state()}
 
     def kept_states(self) -> dict[str, Any]:
         """Return the states that layers keep from batch to batch, of all ranks, by name; all ranks must call it."""
@@ -259,6 +262,7 @@ class StepTrainer:
         def update() -> Any:
             self.updater.apply(grads, rate, step)
             self.updater.apply_meta(meta.grads, rate)
+            self.averages.emit(step)
             self.ranks.run_updates(graph.updates, common)
             return tf.constant(True)
 

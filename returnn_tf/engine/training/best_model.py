@@ -16,6 +16,7 @@ from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.update.averages import training_values
 from returnn_tf.logging.log import log
 
 
@@ -82,8 +83,8 @@ def load_best(config: Config, trainer: StepTrainer, best: int, epoch: int) -> No
             "Let save_interval and cleanup_old_models keep it." % (epoch, best)
         )
         return
-    values = checkpoint.read(path)
+    values, state = training_values(checkpoint.read(path), checkpoint.read_state(path))
     checkpoint_params.assign(trainer.net.stored_params, values, source="The checkpoint %s" % path)
-    left = checkpoint_params.assign_matching(trainer.state(), checkpoint.read_state(path))
-    state = "; the optimizer state is not in it and stays" if left else ""
-    log.write(3, "Epoch %d begins with the model of epoch %d, the best one: %s%s" % (epoch, best, path, state))
+    left = checkpoint_params.assign_matching(trainer.state(), state)
+    lacking = "; the optimizer state is not in it and stays" if left else ""
+    log.write(3, "Epoch %d begins with the model of epoch %d, the best one: %s%s" % (epoch, best, path, lacking))

@@ -21,6 +21,7 @@ from returnn_tf.engine.training.best_model import best_epoch, load_best
 from returnn_tf.engine.training.set_up import HandedOverState, set_up
 from returnn_tf.engine.training.step_boundary import EndRequested
 from returnn_tf.engine.training.training_pass import TrainingPass
+from returnn_tf.engine.update.averages import name_of_current
 from returnn_tf.logging.lines import phase_text, start_line
 from returnn_tf.logging.log import log
 
@@ -170,10 +171,13 @@ class Engine:
 
         :raises Stopped: by a signal; the scores are discarded
         """
-        results = {
-            name: self._evaluated(name, epoch, source.batches(epoch))
-            for name, source in self.run.data.evaluated.items()
-        }
+        evaluated, averages = self.run.data.evaluated, self.trainer.averages
+        with averages.in_evaluation():
+            results = {name: self._evaluated(name, epoch, source.batches(epoch)) for name, source in evaluated.items()}
+        if averages.both:
+            for name, source in evaluated.items():
+                of_current = name_of_current(name)
+                results[of_current] = self._evaluated(of_current, epoch, source.batches(epoch))
         if results:
             self.run.reports.evaluated(epoch, results)
         return results

@@ -17,6 +17,7 @@ from returnn_tf.engine.checkpoints.selection import ModelChoice, find_step_check
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.support import devices
+from returnn_tf.engine.update.averages import chosen_values
 from returnn_tf.logging.log import log
 from returnn_tf.util.freed_memory import return_freed_memory
 
@@ -42,6 +43,10 @@ def load_network(
     """
     schedule = NetworkSchedule(config)
     choice, values = model_dir.read_intact(config, report_invalid)
+    wanted = CheckpointSettings(config).load_average
+    if choice.path is not None and wanted is not None:
+        source = "the checkpoint %s" % choice.path
+        values = chosen_values(values, checkpoint.read_state(choice.path), averages=wanted, source=source)
     # a checkpoint without epoch in its name has the network after all pretraining
     last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
     first = choice.path is None and CheckpointSettings(config).allow_random_model_init

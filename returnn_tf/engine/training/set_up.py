@@ -12,6 +12,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.settings import check_settings
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.training import TrainingSettings
+from returnn_tf.config.settings.update import BOTH
 from returnn_tf.engine.checkpoints import meta_graphs
 from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph
@@ -38,6 +39,7 @@ from returnn_tf.engine.training.auto_batch import keep, with_known_batches
 from returnn_tf.engine.training.callbacks import Callbacks, callbacks_of, score_names
 from returnn_tf.engine.training.resume_point import ResumePoint
 from returnn_tf.engine.training.step_boundary import StepBoundary
+from returnn_tf.engine.update.averages import name_of_current, options_of
 from returnn_tf.logging.log import log
 from returnn_tf.util.temporary import remove_all
 
@@ -228,7 +230,9 @@ def _check_scores(callbacks: Callbacks, data: TrainingData, planned: Planned, ra
 
     :raises ConfigError: one will not
     """
-    names = score_names(["train", *data.evaluated], planned)
+    both = options_of(planned[0][0].config).evaluate == BOTH
+    current = [name_of_current(name) for name in data.evaluated] if both else []
+    names = score_names(["train", *data.evaluated, *current], planned)
     past = {name for epoch in rates.epochs.values() for name in scores_of(epoch.error)}
     callbacks.check_scores(None if names is None else names | past)
 

@@ -84,6 +84,13 @@ class Trainer:
         """Return the variables needed for an exact resume beside parameters and step counter, by name."""
         return self.steps.state()
 
+    def averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the parameters of the network are their averages, e.g. to save or export them.
+
+        Without ``weight_average``, and an optimizer that keeps averages, they are as they are.
+        """
+        return self.steps.averages.in_place()
+
     def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch as tensors for `step`; may run in another thread.
 

@@ -93,12 +93,12 @@ def options_of_params(plan: Plan, default: UpdateOptions, names: Iterable[str]) 
     result = {name: default.for_layer(plan.params[name].updater_opts, "parameter %r" % name) for name in names}
     hidden = hidden_matrices(plan)
     replaced: dict[str, list[str]] = {}  # class -> parameters that it does not update
-    kept: dict[str, int] = {}
+    kept: set[str] = set()
     for name, options in result.items():
         optimizer = create_optimizer(dict(options.optimizer), where="optimizer of parameter %r" % name)
         other = optimizer.instead_of_this(hidden_matrix=name in hidden)
         if other is None:
-            kept[optimizer.name] = kept.get(optimizer.name, 0) + 1
+            kept.add(optimizer.name)
         else:
             replaced.setdefault(optimizer.name, []).append(name)
             result[name] = dataclasses.replace(options, optimizer=other)
@@ -106,12 +106,19 @@ def options_of_params(plan: Plan, default: UpdateOptions, names: Iterable[str]) 
         if cls not in kept:
             raise RateError(
                 "optimizer: class %r: none of the parameters is a matrix of a hidden layer: %s. Use another class, "
-                'e.g. {"class": "adamw"}.' % (cls, _listed(others))
+                'e.g. {"class": "adamw"}.' % (cls, listed(others))
             )
-        log.write(
-            3, "Optimizer %s: %d matrices; others have another one: %s" % (cls, kept[cls], _listed(others))
-        )  # fmt: skip
     return result
+
+
+def averaging_class(options: Mapping[str, UpdateOptions]) -> str:
+    """Return the class of an optimizer that keeps averages of its parameters; "" if there is none.
+
+    :param options: of each parameter
+    """
+    names = {of_one.optimizer["class"] for of_one in options.values()}
+    classes = [optimizer_class(name, where="optimizer") for name in sorted(names)]
+    return next((cls.name for cls in classes if cls.keeps_averages), "")
 
 
 def hidden_matrices(plan: Plan) -> set[str]:
@@ -131,7 +138,8 @@ def _is_matrix(shape: tuple[int, ...]) -> bool:
     return len(shape) > 1 and shape[-1] > 1 and math.prod(shape[:-1]) > 1
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return the first names of a list, and how many more there are, as text."""
     return ", ".join(names[:5]) + (" and %d more" % (len(names) - 5) if len(names) > 5 else "")
 
 

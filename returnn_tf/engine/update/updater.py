@@ -27,6 +27,7 @@ from returnn_tf.engine.update.options import UpdateOptions
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.check_numerics import ALL, checked_finite
 from returnn_tf.graph.check_numerics import option as check_numerics_option
+from returnn_tf.logging.log import log
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -65,6 +66,9 @@ class Updater:
         self._groups = _groups(self._options, UpdateSettings(config).optimizer_epsilon)
         for index, group in enumerate(self._groups):
             group.optimizer.build({name: self._variables[name] for name in group.names}, "optimizer_%i" % index)
+        if any(group.optimizer.instead_of_this(hidden_matrix=False) for group in self._groups):
+            texts = ["%s for %s" % (group.optimizer.name, update_options.listed(group.names)) for group in self._groups]
+            log.write(3, "Optimizers: %s" % "; ".join(texts))
         self._accumulated: dict[str, Any] = {
             name: tf.Variable(tf.zeros_like(self._variables[name]), trainable=False, name="accum_grad")
             for group in self._groups
@@ -83,6 +87,27 @@ class Updater:
             result.update(group.optimizer.state())
         result.update({"%s/accum_grad" % name: var for name, var in self._accumulated.items()})
         return result
+
+    @property
+    def interval(self) -> int:
+        """Return the steps per update of parameters without options of their own."""
+        return max(self._default.accum_grad_multiple_step, 1)
+
+    @property
+    def averaged(self) -> str:
+        """Return the class of an optimizer that keeps averages of its parameters; "" if there is none."""
+        return update_options.averaging_class(self._options)
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Return the parameters that are updated, by name."""
+        return self._variables
+
+    def averages(self) -> dict[str, Any]:
+        """Return the averages that optimizers keep, by the names of their parameters."""
+        return {
+            name: value for group in self._groups for name, value in group.optimizer.averages(self._variables).items()
+        }
 
     def state_of_tf1(self, stored: Mapping[str, NDArray[Any]], step: int) -> dict[str, NDArray[Any]]:
         """Return the part of this state that a checkpoint of TensorFlow 1 has, by our names.

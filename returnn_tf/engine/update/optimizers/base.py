@@ -55,6 +55,8 @@ class Optimizer:
     switch: ClassVar[str] = ""
     #: slot -> last part of the name of its variables in TensorFlow 1, after the name of the parameter
     tf1_slots: ClassVar[Mapping[str, str]] = {}
+    #: whether evaluation has `average` in place of the parameters
+    keeps_averages: ClassVar[bool] = False
     #: the `update` for which `fused` has the native rule; a subclass with another `update` alone is not fused
     fused_replaces: ClassVar[Optional[Callable[..., None]]] = None
 
@@ -96,6 +98,14 @@ class Optimizer:
         """Emit the op which updates ``var`` by its dense ``grad``; the values of ``hyper`` have its dtype."""
         raise NotImplementedError
 
+    def average(self, value: Any, slots: dict[str, Any]) -> Any:
+        """Return the average of a parameter that evaluation has in its place, of a rule that `keeps_averages`.
+
+        :param value: tensor, of the parameter
+        :param slots: of this parameter
+        """
+        raise NotImplementedError
+
     def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of the native op for the same update; None: there is none.
 
@@ -132,6 +142,15 @@ class Optimizer:
         for param, slots in self._slots.items():
             result.update({"%s/%s_%s" % (param, self.name, slot): var for slot, var in slots.items()})
         return result
+
+    def averages(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the averages that evaluation has in place of parameters, by name; none if the rule keeps none.
+
+        :param variables: parameter name -> variable, at least those of this optimizer
+        """
+        if not self.keeps_averages:
+            return {}
+        return {param: self.average(variables[param].read_value(), slots) for param, slots in self._slots.items()}
 
     def state_of_tf1(self, stored: Mapping[str, NDArray[Any]], step: int) -> dict[str, NDArray[Any]]:
         """Return the state that TensorFlow 1's optimizer of this rule has stored, by our names; empty if it lacks any.

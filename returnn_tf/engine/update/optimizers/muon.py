@@ -27,7 +27,7 @@ class Muon(Optimizer):
     ``match_rms_adamw`` is that of Liu et al. 2025, arXiv 2502.16982.
 
     It updates the matrices of hidden layers. Vectors, layers with labels as input, and layers that have a loss or are
-    an output of the network, are updated by ``others``. The log says how many there are of each.
+    an output of the network, are updated by ``others``. The log names them.
     """
 
     momentum: float = option(0.95, help="factor on the decaying sum of the gradients", check=decay_rate)

@@ -23,6 +23,8 @@ _SETTINGS = {
     "clipnorm": "gradient_clip_norm",
     "clipvalue": "gradient_clip",
     "global_clipnorm": "gradient_clip_global_norm",
+    "use_ema": "weight_average = {'decay': ...}",
+    "ema_momentum": "weight_average = {'decay': ...}",
     "loss_scale_factor": "loss_scaling",
     "gradient_accumulation_steps": "accum_grad_multiple_step",
 }
