@@ -32,12 +32,14 @@ from returnn_tf.engine.search.output import Found, SearchOutput
 from returnn_tf.engine.search.posteriors import Posteriors, posteriors_of_files, posteriors_of_layer, references
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.engine.transcripts.confidence import Confidence
 from returnn_tf.engine.transcripts.edit_distance import Errors, align
 from returnn_tf.engine.transcripts.transcript import Transcript, text
 from returnn_tf.graph.layer import Node
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import counted
 from returnn_tf.tasks.registry import register_task
+from returnn_tf.tasks.search import transcript_options
 
 #: Sequences that are decoded together, by all threads.
 _TOGETHER = 256
@@ -70,10 +72,10 @@ def decode(config: Config) -> int:
         if points:
             _tune(points, data, threads)
             return 0
-        by_entropy = task.search_confidence == "entropy"
+        confidence = transcript_options(task).confidence
         found = []
         for part in _parts(data.posteriors()):
-            for entry in threads.transcripts(part, by_entropy):
+            for entry in threads.transcripts(part, confidence):
                 if output is not None:
                     output.check(entry)
                 found.append(entry)
@@ -206,16 +208,16 @@ class _Threads:
         found = self.decoder.decode(given.values)
         return found, time.thread_time() - begin
 
-    def transcripts(self, part: Sequence[Posteriors], by_entropy: bool) -> list[Transcript]:
+    def transcripts(self, part: Sequence[Posteriors], confidence: Confidence) -> list[Transcript]:
         """Return the transcript of each sequence.
 
-        :param by_entropy: see `hypotheses_of`
+        :param confidence: how it is computed
         """
         labels = self.decoder.labels
         return [
             Transcript(
                 given.tag,
-                hypotheses_of(found, labels, given.values, given.seconds, given.step, by_entropy=by_entropy),
+                hypotheses_of(found, labels, given.values, given.seconds, given.step, confidence=confidence),
                 given.seconds,
             )
             for given, found in zip(part, self.decoded(part))

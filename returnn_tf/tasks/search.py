@@ -25,6 +25,7 @@ from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
 from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.engine.transcripts.confidence import Confidence
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
@@ -94,7 +95,8 @@ def transcript_options(settings: TaskSettings) -> TranscriptOptions:
     """Return what transcripts hold by the settings ``search_...``."""
     given = settings.search_score_layers or {}
     parts = {name: (part, 1.0) if isinstance(part, str) else (part[0], float(part[1])) for name, part in given.items()}
-    return TranscriptOptions(settings.search_times, settings.search_confidence, parts)
+    confidence = Confidence(settings.search_confidence, settings.search_confidence_scale)
+    return TranscriptOptions(settings.search_times, confidence, parts)
 
 
 def _check_times(output: SearchOutput, graph: TranscriptGraph, seconds: Optional[float], searcher: Searcher) -> None:

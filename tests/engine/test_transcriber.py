@@ -23,6 +23,7 @@ from returnn_tf.engine.search.times import (
 )
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
+from returnn_tf.engine.transcripts.confidence import Confidence
 
 NAMES = ["th@@", "e", "cat", "</s>"]
 BLANK = END = 3
@@ -133,7 +134,7 @@ def test_greedy_ctc():
 
 @pytest.mark.slow
 def test_greedy_ctc_by_entropy():
-    (first, _), _ = transcripts(GREEDY, "output", confidence="entropy")
+    (first, _), _ = transcripts(GREEDY, "output", confidence=Confidence("entropy"))
     p, q = np.exp(5) / (np.exp(5) + 3), 1 / (np.exp(5) + 3)
     expected = 1 + (p * np.log(p) + 3 * q * np.log(q)) / np.log(4)
     np.testing.assert_allclose([label.confidence for label in first.best.labels], expected, rtol=1e-5)
@@ -151,12 +152,64 @@ def test_labels_chosen_frame_by_frame():
 @pytest.mark.slow
 def test_posterior_of_the_beam():
     """All frames choose independently, so the confidence of a label is the share of its hypotheses in the beam."""
-    (_, second), _ = transcripts(FRAMEWISE, "decision")
+    (_, second), _ = transcripts(FRAMEWISE, "decision", confidence=Confidence("posterior", 1.0))
     scores = np.array([each.score for each in second.hypotheses])
     weights = np.exp(scores) / np.exp(scores).sum()
     texts = [[label.text for label in each.labels] for each in second.hypotheses]
     expected = sum(weight for weight, text in zip(weights, texts) if text[-1:] == ["cat"])
     np.testing.assert_allclose(second.best.labels[-1].confidence, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", [FRAMEWISE, ATTENTION], ids=["by frame", "attention"])
+def test_posterior_pooled_with_the_probability_of_the_label(network):
+    (found, *_), _ = transcripts(network, "decision", count=1)
+    (beam, *_), _ = transcripts(network, "decision", count=1, confidence=Confidence("posterior"))
+    parts = {"model": ("output/prob", 1.0)} if network is ATTENTION else {}
+    best, of_beam = found.best, [label.confidence for label in beam.best.labels]
+    if parts:
+        (detailed, *_), _ = transcripts(network, "decision", count=1, parts=parts)
+        probs = np.exp(detailed.best.label_parts["model"][: len(best.labels)])
+    else:
+        probs = np.full(len(best.labels), np.exp(5) / (np.exp(5) + 3))  # each frame is as sure
+    np.testing.assert_allclose([label.confidence for label in best.labels], np.sqrt(of_beam * probs), rtol=1e-4)
+    of_word = beam.best.words[0].confidence * min(probs[:2])
+    np.testing.assert_allclose(best.words[0].confidence, np.sqrt(of_word), rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_probabilities_that_enter_the_loop_are_pooled_too():
+    """As of a transducer whose output is computed before its loop."""
+    unit = {"output": {**FRAMEWISE["output"]["unit"]["output"], "input_type": "prob"}}
+    probs = {"class": "activation", "activation": "softmax", "from": "data"}
+    network = {**FRAMEWISE, "probs": probs, "output": {**FRAMEWISE["output"], "from": "probs", "unit": unit}}
+    (_, found), _ = transcripts(network, "decision")
+    (_, expected), _ = transcripts(FRAMEWISE, "decision")
+    np.testing.assert_allclose(
+        [word.confidence for word in found.best.words], [word.confidence for word in expected.best.words], rtol=1e-4
+    )
+
+
+@pytest.mark.slow
+def test_a_beam_of_one_has_the_probability_of_the_labels():
+    unit = ATTENTION["output"]["unit"]
+    one = {**ATTENTION["output"], "unit": {**unit, "output": {**unit["output"], "beam_size": 1}}}
+    (found,), _ = transcripts({**ATTENTION, "output": one}, "decision", 1, parts={"model": ("output/prob", 1.0)})
+    probs = np.exp(found.best.label_parts["model"])
+    np.testing.assert_allclose([label.confidence for label in found.best.labels], probs[:-1], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_with_a_language_model_the_posterior_alone_counts():
+    """The labels are then not chosen by the probabilities of one distribution."""
+    unit = ATTENTION["output"]["unit"]
+    both = {"class": "combine", "kind": "add", "from": ["log", "log"]}
+    fused = {**unit, "log": {"class": "activation", "activation": "safe_log", "from": "prob"}, "both": both}
+    fused["output"] = {**unit["output"], "from": "both", "input_type": "log_prob"}
+    network = {**ATTENTION, "output": {**ATTENTION["output"], "unit": fused}}
+    (found,), _ = transcripts(network, "decision", 1)
+    (beam,), _ = transcripts(network, "decision", 1, confidence=Confidence("posterior"))
+    assert [label.confidence for label in found.best.labels] == [label.confidence for label in beam.best.labels]
 
 
 @pytest.mark.slow
@@ -196,7 +249,8 @@ def test_ctc_is_preferred_to_attention():
 
 @pytest.mark.slow
 def test_entropy_of_a_decoder_and_parts_of_scores():
-    (first,), _ = transcripts(ATTENTION, "decision", 1, confidence="entropy", parts={"decoder": ("output/prob", 0.5)})
+    options = {"confidence": Confidence("entropy"), "parts": {"decoder": ("output/prob", 0.5)}}
+    (first,), _ = transcripts(ATTENTION, "decision", 1, **options)
     best = first.best
     assert len(best.label_parts["decoder"]) == len(best.labels) + 1  # and the end
     np.testing.assert_allclose(best.parts["decoder"], sum(best.label_parts["decoder"]), rtol=1e-5)
@@ -220,8 +274,8 @@ def test_alignment_of_the_target(topology, first_label):
 
 @pytest.mark.slow
 def test_confidence_of_an_alignment_by_entropy():
-    (first, _), _ = transcripts(ALIGNED, "aligned", confidence="entropy")
-    (greedy, _), _ = transcripts(GREEDY, "output", confidence="entropy")
+    (first, _), _ = transcripts(ALIGNED, "aligned", confidence=Confidence("entropy"))
+    (greedy, _), _ = transcripts(GREEDY, "output", confidence=Confidence("entropy"))
     expected = [label.confidence for label in greedy.best.labels]
     np.testing.assert_allclose([label.confidence for label in first.best.labels], expected, rtol=1e-5)
 

@@ -27,12 +27,11 @@ from returnn_tf.engine.decoding.greedy import GreedyDecoder
 from returnn_tf.engine.decoding.posteriors import log_posteriors
 from returnn_tf.engine.decoding.transcripts import hypotheses_of
 from returnn_tf.engine.search.times import input_frames
-from returnn_tf.engine.search.transcript_graph import ENTROPY
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.transcript import Transcript
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.ctc_greedy import CtcGreedyLayer
-from returnn_tf.tasks.search import search_plan
+from returnn_tf.tasks.search import search_plan, transcript_options
 from returnn_tf.tasks.setting_checks import check_all_settings
 
 _NAME = "listen"
@@ -90,7 +89,7 @@ class StreamingRecogniser:
         key = key_of_audio(config, self.audio, self.net.extern_data, used, _NAME)
         self.network = BlockNetwork(self.net, posteriors.path, key, self.frame_seconds, block)
         self._where = "Layer %r" % posteriors.path
-        self.by_entropy = TaskSettings(config).search_confidence == ENTROPY
+        self.confidence = transcript_options(TaskSettings(config)).confidence
 
     @property
     def block_seconds(self) -> Optional[float]:
@@ -247,7 +246,7 @@ class Listener:
         log_probs = np.concatenate(self._log_probs) if self._log_probs else np.zeros((0, recogniser.decoder.num_labels))
         seconds = None if step is None else step * input_frames(frames, len(log_probs)) * len(log_probs)
         found = hypotheses_of(
-            self._decoding.results(), recogniser.labels, log_probs, seconds, by_entropy=recogniser.by_entropy
+            self._decoding.results(), recogniser.labels, log_probs, seconds, confidence=recogniser.confidence
         )
         begin = 0.0 if step is None else self._first_frame * step
         part = AudioPart(begin, end - begin, log_probs)

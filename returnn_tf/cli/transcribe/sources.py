@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.compiler.requested import Output
 from returnn_tf.config import Config
 from returnn_tf.config.errors import SearchError, did_you_mean
 from returnn_tf.config.settings.decoding import DecodingSettings
@@ -28,7 +29,7 @@ from returnn_tf.engine.search.posteriors import is_posterior_layer
 from returnn_tf.engine.search.searcher import Searcher, SearchResult
 from returnn_tf.engine.search.times import input_frames
 from returnn_tf.engine.search.transcriber import Transcriber
-from returnn_tf.engine.search.transcript_graph import ENTROPY, TranscriptGraph, wanted_layers
+from returnn_tf.engine.search.transcript_graph import TranscriptGraph, wanted_layers
 from returnn_tf.engine.transcripts.transcript import Hypothesis
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.losses.ctc import CtcLoss
@@ -123,7 +124,7 @@ class DecodedLayer:
     ) -> None:
         self._forwarder = Forwarder(net, node.path)
         self._decoder, self._labels, self._frame_seconds = decoder, labels, frame_seconds
-        self._by_entropy = TaskSettings(net.config).search_confidence == ENTROPY
+        self._confidence = transcript_options(TaskSettings(net.config)).confidence
         self._threads = DecodingSettings(net.config).decode_threads or default_threads()
         self.used_data_keys = self._forwarder.used_data_keys
         self.tensors, self.run = self._forwarder.tensors, self._forwarder.run
@@ -146,7 +147,7 @@ class DecodedLayer:
         if self._frame_seconds is not None:
             seconds = self._frame_seconds * input_frames(frames, len(values)) * len(values)
         found = self._decoder.decode(log_probs)
-        return hypotheses_of(found, self._labels, log_probs, seconds, by_entropy=self._by_entropy)
+        return hypotheses_of(found, self._labels, log_probs, seconds, confidence=self._confidence)
 
 
 def source_of(net: Network, path: str, names: LabelNames, frame_seconds: Optional[float]) -> HypothesisSource:
@@ -186,7 +187,7 @@ def decoder_of_layer(config: Config, names: LabelNames, node: Node) -> tuple[Dec
 
 def chosen_layer(
     config: Config, plan: Plan, names: LabelNames, layer: Optional[str], where: str
-) -> tuple[str, list[str]]:
+) -> tuple[str, list[Output]]:
     """Return the path of the layer with the hypotheses, and the outputs that the network must be planned with.
 
     If the settings have something for the decoder of CTC, it is ``decode_layer`` or the only layer with the loss ctc;

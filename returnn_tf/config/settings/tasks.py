@@ -97,10 +97,17 @@ class TaskSettings(SettingGroup):
         check=above(0),
     )
     search_confidence: str = setting(
-        "posterior",
-        help="confidence of words in search_output_file: their posterior in the beam, or by the entropy of the scores "
-        "from which labels are chosen",
-        choices=["posterior", "entropy"],
+        "pooled",
+        help="confidence of words in search_output_file: the geometric mean of their posterior in the beam and of the "
+        "probability with which their labels are chosen; the posterior alone; or by the entropy of the scores from "
+        "which labels are chosen",
+        choices=["pooled", "posterior", "entropy"],
+    )
+    search_confidence_scale: float = setting(
+        0.5,
+        help="scale of the log scores of hypotheses, from which the posteriors in the beam are computed for the "
+        "confidence: with less, words are less sure",
+        check=above(0),
     )
     search_score_layers: Optional[dict[str, Any]] = setting(
         None,

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.decoding.decoder import Decoded
-from returnn_tf.engine.transcripts.confidence import entropy_confidence, posterior_confidence, posteriors
+from returnn_tf.engine.transcripts.confidence import POOLED, POSTERIOR, Confidence, entropy_confidence
 from returnn_tf.engine.transcripts.timed import timed_labels
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
 from returnn_tf.engine.transcripts.words import words_of
+
+_DEFAULT = Confidence()
 
 
 def hypotheses_of(
@@ -24,12 +26,13 @@ def hypotheses_of(
     seconds: Optional[float],
     step: Optional[float] = None,
     *,
-    by_entropy: bool = False,
+    confidence: Confidence = _DEFAULT,
 ) -> tuple[Hypothesis, ...]:
     """Return hypotheses of a decoder with the times and confidence of their labels and words.
 
-    The confidence is the posterior among the hypotheses. Of a single one, that of a label is its highest probability in
-    one of its frames; by entropy, the lowest of its frames; then that of a word is the lowest of its labels.
+    The confidence of a label is its highest probability in one of its frames; by entropy, the lowest of its frames;
+    that of a word is the lowest of its labels. Of several hypotheses it is pooled with the posterior among them, or
+    that alone, as it is with a language model: the words are then not chosen by these probabilities.
 
     :param log_probs: what was decoded, [frames, labels]
     :param seconds: of the audio; None: there are no times
@@ -37,7 +40,7 @@ def hypotheses_of(
     """
     if step is None and seconds is not None and len(log_probs):
         step = seconds / len(log_probs)
-    entropies = entropy_confidence(log_probs) if by_entropy else None
+    entropies = entropy_confidence(log_probs) if confidence.by_entropy else None
     found = []
     for entry in decoded:
         sure = [
@@ -53,7 +56,11 @@ def hypotheses_of(
             spans = tuple((first, past) for _, first, past in labels.spelling.spans(names))
         words = _words(entry, labels, pieces)
         found.append(Hypothesis(pieces, words, entry.score, entry.parts, word_labels=spans))
-    return tuple(found) if by_entropy or len(found) == 1 else _with_posteriors(found)
+    if confidence.by_entropy or len(found) == 1:
+        return tuple(found)
+    if confidence.kind == POOLED and "lm" in decoded[0].parts:
+        confidence = replace(confidence, kind=POSTERIOR)
+    return _in_beam(found, confidence)
 
 
 def _words(entry: Decoded, labels: DecodedLabels, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
@@ -68,16 +75,14 @@ def _words(entry: Decoded, labels: DecodedLabels, pieces: Sequence[Piece]) -> tu
     return tuple(words)
 
 
-def _with_posteriors(found: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
-    weights = posteriors([hypothesis.score or 0.0 for hypothesis in found])
-    by_labels = [[piece.text for piece in hypothesis.labels] for hypothesis in found]
-    by_words = [[piece.text for piece in hypothesis.words] for hypothesis in found]
-
-    def sure(pieces: Sequence[Piece], of_all: Sequence[Sequence[str]], place: int) -> tuple[Piece, ...]:
-        values = posterior_confidence(of_all, weights, place)
-        return tuple(replace(piece, confidence=value) for piece, value in zip(pieces, values))
-
+def _in_beam(found: Sequence[Hypothesis], confidence: Confidence) -> tuple[Hypothesis, ...]:
+    scores = [hypothesis.score or 0.0 for hypothesis in found]
+    labels, words = [entry.labels for entry in found], [entry.words for entry in found]
     return tuple(
-        replace(entry, labels=sure(entry.labels, by_labels, place), words=sure(entry.words, by_words, place))
+        replace(
+            entry,
+            labels=confidence.in_beam(labels, scores, place),
+            words=confidence.in_beam(words, scores, place),
+        )
         for place, entry in enumerate(found)
     )

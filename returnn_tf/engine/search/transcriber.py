@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from returnn_tf.engine.search.end_labels import without_end
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.times import Times, frames_of_attention, frames_of_ctc, input_frames
-from returnn_tf.engine.search.transcript_graph import ENTROPY, POSTERIOR, TranscriptGraph
+from returnn_tf.engine.search.transcript_graph import TranscriptGraph
 from returnn_tf.engine.transcripts.best_path import Frames, frames_of_path
-from returnn_tf.engine.transcripts.confidence import entropy_confidence, posterior_confidence, posteriors
+from returnn_tf.engine.transcripts.confidence import entropy_confidence
 from returnn_tf.engine.transcripts.timed import timed_labels
-from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece, Transcript
+from returnn_tf.engine.transcripts.transcript import Hypothesis, Transcript
 from returnn_tf.engine.transcripts.words import words_of
 
 
@@ -106,10 +106,10 @@ class Transcriber:
             for own, of_own, sure in zip(labels, frames, confidence)
         ]
         words = [words_of(self._labels.spelling, own) for own in pieces]
-        if sequence.scores is not None and len(labels) > 1 and self._options.confidence == POSTERIOR:
-            weights = posteriors([float(score) for score in sequence.scores])
-            pieces[0] = _with_posteriors(pieces, weights)
-            words[0] = _with_posteriors(words, weights)
+        if sequence.scores is not None and len(labels) > 1 and not self._options.confidence.by_entropy:
+            scores = [float(score) for score in sequence.scores]
+            pieces[0] = self._options.confidence.in_beam(pieces, scores)
+            words[0] = self._options.confidence.in_beam(words, scores)
         hypotheses = []
         for place, (own, of_words) in enumerate(zip(pieces, words)):
             score = None if sequence.scores is None else float(sequence.scores[place])
@@ -153,7 +153,7 @@ class Transcriber:
                 if not is_path:
                     found[place] = [float(value) for value in values[: len(own)]]
                 elif of_own is not None:
-                    lowest = self._options.confidence == ENTROPY
+                    lowest = self._options.confidence.by_entropy
                     of_frames = [values[first:past] for first, past in of_own]
                     found[place] = [float(each.min() if lowest else each.max()) for each in of_frames]
             return found
@@ -163,14 +163,7 @@ class Transcriber:
         if of_own is None:
             return none
         log_probs = sequence.times[0]
-        if self._options.confidence == ENTROPY:
+        if self._options.confidence.by_entropy:
             by_frame = entropy_confidence(log_probs)
             return [[float(by_frame[first:past].min()) for first, past in of_own]]
         return [[float(np.exp(log_probs[first:past, label].max())) for label, (first, past) in zip(own, of_own)]]
-
-
-def _with_posteriors(hypotheses: Sequence[Sequence[Piece]], weights: NDArray[np.float64]) -> tuple[Piece, ...]:
-    """Return the labels or words of the best hypothesis with their posteriors in the beam."""
-    texts = [[piece.text for piece in own] for own in hypotheses]
-    sure = posterior_confidence(texts, weights)
-    return tuple(Piece(piece.text, piece.start, piece.end, value) for piece, value in zip(hypotheses[0], sure))

@@ -8,19 +8,23 @@ from typing import Any, Optional, cast
 
 from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.compiler.requested import AddedLayer, Output
 from returnn_tf.config.errors import SearchError, did_you_mean
 from returnn_tf.engine.search.end_labels import end_labels, loop_of_search
 from returnn_tf.engine.search.searcher import hypotheses_of, searched_node
 from returnn_tf.engine.search.times import Times, TimesLayer, times_layer
+from returnn_tf.engine.transcripts.confidence import POOLED, Confidence
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.layers.sequence.align import ForcedAlignLayer
+from returnn_tf.loops.plan import LoopPlan
 from returnn_tf.ops.activations import safe_log
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
-POSTERIOR, ENTROPY = "posterior", "entropy"
+#: What is added to the path of a choice, for the layer with the scores of its hypotheses in each step.
+_SCORES = " (scores)"
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,12 @@ class TranscriptOptions:
     """What transcripts hold.
 
     :param times: layer that tells the times of labels; None: the best that there is
-    :param confidence: "posterior" or "entropy"
+    :param confidence: how it is computed
     :param parts: name -> (layer of the loop with log scores or probabilities of the labels, weight)
     """
 
     times: Optional[str] = None
-    confidence: str = POSTERIOR
+    confidence: Confidence = field(default_factory=Confidence)
     parts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
 
@@ -66,12 +70,16 @@ class TranscriptGraph:
         self._layers = plan.layers  # the layers as such; by_path has their values outside of loops
         self._chosen: Optional[Node] = None
         self._chosen_from: Optional[Node] = None
+        self._step_scores: Optional[Node] = None
         if options.parts and self._loop is not None and self._loop.search is not None:
             path = self._loop.search.choices[0].path
             self._chosen = there.get(path) or _there(there, self._loop.path, "search_score_layers")
         if self.times is not None and self.times.kind is Times.ATTENTION:
             _check_weights(self._times_node)
-        if options.confidence == ENTROPY and self._loop is not None and self._loop.search is not None:
+        scored = _choice_of_distribution(plan, self._loop) if options.confidence.kind == POOLED else None
+        if scored is not None:
+            self._step_scores = _there(there, scored.path + _SCORES, "search_confidence")
+        if options.confidence.by_entropy and self._loop is not None and self._loop.search is not None:
             choice = self._loop.search.choices[0]
             self._chosen_from = _there(there, choice.sources[0].path, "search_confidence")
             self._are_probs = cast(ChoiceLayer, choice.layer).input_type == "prob"
@@ -79,7 +87,8 @@ class TranscriptGraph:
     @property
     def needed(self) -> list[Node]:
         """Return the layers whose values `emit` takes."""
-        nodes = [self.node, self._times_node, self._chosen, self._chosen_from, self._aligned_by, *self._parts.values()]
+        of_labels = [self._chosen, self._chosen_from, self._step_scores, self._aligned_by, *self._parts.values()]
+        nodes = [self.node, self._times_node, *of_labels]
         return list(dict.fromkeys(node for node in nodes if node is not None))
 
     def emit(self, graph: Lowered) -> dict[str, Any]:
@@ -92,10 +101,12 @@ class TranscriptGraph:
             found.update(self._emit_times(graph, self.times, self._times_node))
         if self._chosen_from is not None:
             found["sure"] = _by_entropy(self._log_probs(graph, self._chosen_from))
+        if self._step_scores is not None:
+            found["sure"] = _by_scores(graph, self._step_scores)
         if self._aligned_by is not None:
             log_probs, path = self._log_probs(graph, self._aligned_by), tf.cast(found["times"], tf.int32)
-            posterior = self.options.confidence == POSTERIOR
-            found["sure"] = tf.exp(tf.gather(log_probs, path, batch_dims=2)) if posterior else _by_entropy(log_probs)
+            by_entropy = self.options.confidence.by_entropy
+            found["sure"] = _by_entropy(log_probs) if by_entropy else tf.exp(tf.gather(log_probs, path, batch_dims=2))
         for name, node in self._parts.items():
             assert self._chosen is not None
             values = _by_step(graph, node)
@@ -138,8 +149,8 @@ class TranscriptGraph:
         return layer.activation == "softmax" or (layer.normalizes_features and layer.activation != "log_softmax")
 
 
-def wanted_layers(plan: Plan, layer: str, options: TranscriptOptions) -> list[str]:
-    """Return the paths of layers in loops whose values are needed for all steps: outputs of the plan to search with.
+def wanted_layers(plan: Plan, layer: str, options: TranscriptOptions) -> list[Output]:
+    """Return the layers in loops whose values are needed for all steps: outputs of the plan to search with.
 
     :param plan: planned for search
     :raises ConfigError: the options name a layer that is not there or does not fit
@@ -166,7 +177,7 @@ def wanted_layers(plan: Plan, layer: str, options: TranscriptOptions) -> list[st
                 "its labels are." % (name, path, layer)
             )
         paths.append(path)
-    if options.confidence == ENTROPY and loop is not None and loop.search is not None:
+    if options.confidence.by_entropy and loop is not None and loop.search is not None:
         sources = loop.search.choices[0].sources
         if len(sources) != 1:
             raise SearchError(
@@ -174,7 +185,32 @@ def wanted_layers(plan: Plan, layer: str, options: TranscriptOptions) -> list[st
                 % (loop.search.choices[0].path, len(sources))
             )
         paths.append(sources[0].path)
-    return [path for path in dict.fromkeys(paths) if "/" in path]
+    in_loops: list[Output] = [path for path in dict.fromkeys(paths) if "/" in path]
+    choice = _choice_of_distribution(plan, loop) if options.confidence.kind == POOLED else None
+    if choice is not None:
+        source = choice.path.rpartition("/")[2]
+        in_loops.append(AddedLayer(choice.path + _SCORES, {"class": "choice_get_beam_scores", "from": source}))
+    return in_loops
+
+
+def _choice_of_distribution(plan: Plan, loop: Optional[LoopPlan]) -> Optional[Node]:
+    """Return the choice of a loop if each label adds its log probability to the score; None otherwise.
+
+    So not with scores of a language model besides.
+    """
+    if loop is None or loop.search is None or len(loop.search.choices) != 1:
+        return None
+    (choice,) = loop.search.choices
+    layer = cast(ChoiceLayer, choice.layer)
+    if not layer.sums_log_probs:
+        return None
+    if layer.input_type == "logits":
+        return choice
+    (source,) = choice.sources
+    while source.path not in plan.layers and len(source.sources) == 1:  # a value that enters the loop
+        (source,) = source.sources
+    inner = plan.layers.get(source.path, source).layer
+    return choice if inner.normalizes_features or inner.activation in ("softmax", "log_softmax") else None
 
 
 def beam_of(node: Node) -> Node:
@@ -220,6 +256,15 @@ def _by_entropy(log_probs: Any) -> Any:
     """Return the confidence of distributions, see `returnn_tf.engine.transcripts.confidence`, without their axis."""
     entropy = -tf.reduce_sum(tf.math.multiply_no_nan(log_probs, tf.exp(log_probs)), axis=-1)
     return 1.0 - entropy / tf.math.log(tf.cast(tf.shape(log_probs)[-1], entropy.dtype))
+
+
+def _by_scores(graph: Lowered, node: Node) -> Any:
+    """Return the probability of the label that each step adds, from the scores of the hypotheses, [rows, steps]."""
+    batch, steps = node.output.batch_axis, node.output.time_axis
+    assert batch is not None and steps is not None
+    scores = transpose(graph.lowering.values.outputs[node], [batch, steps])
+    added = scores - tf.pad(scores[:, :-1], [[0, 0], [1, 0]])
+    return tf.exp(tf.where(tf.math.is_finite(added), tf.minimum(added, 0.0), added.dtype.min))
 
 
 def _by_step(graph: Lowered, node: Node) -> Any:

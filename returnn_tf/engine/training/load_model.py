@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from returnn_tf.compiler.describe import log_templates
 from returnn_tf.compiler.network import Network
-from returnn_tf.compiler.requested import with_outputs
+from returnn_tf.compiler.requested import Output, with_outputs
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CheckpointError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
@@ -23,7 +23,7 @@ from returnn_tf.util.freed_memory import return_freed_memory
 
 
 def load_network(
-    config: Config, *, search: bool = False, losses: bool = True, outputs: Sequence[str] = (), random: bool = False
+    config: Config, *, search: bool = False, losses: bool = True, outputs: Sequence[Output] = (), random: bool = False
 ) -> tuple[Network, ModelChoice]:
     """Return the network, planned as for training so that losses inside loops exist, and its checkpoint.
 
@@ -35,7 +35,7 @@ def load_network(
     :param config: with ``load``, or ``model`` and optionally ``load_epoch``
     :param search: plan it for search instead
     :param losses: whether losses inside loops are needed; without them nothing is planned for training
-    :param outputs: paths of layers that are planned even if nothing needs them, see `with_outputs`
+    :param outputs: layers that are planned even if nothing needs them, see `with_outputs`
     :param random: whether there may be no checkpoint, as with ``allow_random_model_init``; the network is then the last
         one
     :raises ConfigError: there is no checkpoint

@@ -168,6 +168,14 @@ class ChoiceLayer(Planned[ChoicePlan]):
 
     has_memory = True
     beam_size_option = "beam_size"
+
+    @property
+    def sums_log_probs(self) -> bool:
+        """Return whether the score of a hypothesis is the sum of the log probabilities that its source has for it."""
+        changes = self.custom_score_combine is not None or self.random_sample_scale or self.recombine or self.cheating
+        scales = (self.prob_scale, self.base_beam_score_scale)
+        return len(self.sources) == 1 and self.input_type != "regression" and scales == (1.0, 1.0) and not changes
+
     chooses_labels = True
 
     @classmethod
