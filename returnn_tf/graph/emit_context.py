@@ -401,8 +401,10 @@ class EmitContext:
         return self._operand(known[self.node, name])
 
     def int8_matrix(self, name: str) -> Optional[Int8Matrix]:
-        """Return a parameter that is stored as int8, or None if it is one of floats, or noise is added to it."""
+        """Return a parameter that is stored as int8, or None if it is read as floats, as with noise."""
         provider = self.node.params[name]
+        if not self.node.layer.multiplies_int8(name):
+            return None
         if self.train and (self.node.layer.param_variational_noise or self.node.layer.param_dropout):
             return None
         variable = self.lowering.params.variables.get(provider.name) if isinstance(provider, ParamSpec) else None

@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 class Int8Spec:
     """A matrix to store as int8.
 
-    :param channels: the axis whose entries have scales of their own
+    :param channels: the axis whose entries have scales of their own, the first or the last one; others are the depth
     """
 
     param: ParamSpec
@@ -27,8 +27,13 @@ class Int8Spec:
 
     @property
     def depth(self) -> int:
-        """Return the size of the other axis."""
-        return self.param.shape[1 - self.channels]
+        """Return the size of the other axes."""
+        return self.param.size // self.param.shape[self.channels]
+
+    @property
+    def by_rows(self) -> bool:
+        """Return whether the channels are the first axis."""
+        return self.channels == 0
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -64,7 +69,8 @@ class Int8Spec:
     def stored(self, value: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """Return numbers and scales for a value of the parameter, see `check`."""
         self.check(value)
-        return to_int8(value if self.channels == 0 else value.T)
+        rows = value.reshape([self.param.shape[0], -1]) if self.by_rows else value.reshape([-1, value.shape[-1]]).T
+        return to_int8(rows)
 
 
 def part_names(name: str) -> tuple[str, str]:
@@ -134,7 +140,7 @@ class Int8Variable:
     def numpy(self) -> NDArray[np.float32]:
         """Return the rounded value."""
         value = from_int8(self.numbers.numpy(), self.scales.numpy(), self.spec.depth)
-        return value if self.spec.channels == 0 else value.T
+        return (value if self.spec.by_rows else value.T).reshape(self.spec.param.shape)
 
     def matrix(self) -> Int8Matrix:
         """Return it as a matrix [depth, channels], read where this is called."""
@@ -144,7 +150,7 @@ class Int8Variable:
     def read_value(self) -> Any:
         """Return the rounded value as a tensor."""
         values = self.matrix().values()
-        return values if self.spec.channels == 1 else tf.transpose(values)
+        return tf.reshape(tf.transpose(values) if self.spec.by_rows else values, self.spec.param.shape)
 
     @property
     def parts(self) -> dict[str, Any]:

@@ -528,11 +528,16 @@ class Layer(Sealable):
         return {}
 
     def channel_axes(self) -> Mapping[str, int]:
-        """Return the matrices that are read as products or rows of labels alone, which int8 may stand for.
+        """Return the factors of products, and tables of rows of labels, which may be stored as int8.
 
-        :return: parameter -> the axis of its channels: the features of a product, or the labels whose rows are read
+        :return: parameter -> the axis of its channels: the features of a product, or the labels whose rows are read; of
+            more than two axes it is the last one, and the others are the depth
         """
         return {name: 0 if transposed else 1 for name, transposed in self.factors().items()}
+
+    def multiplies_int8(self, name: str) -> bool:
+        """Return whether one of `channel_axes` is read by `EmitContext.int8_matrix`; else it is read as floats."""
+        return True
 
     def differentiates_by(self) -> Sequence[Node]:
         """Return the layers by whose values this one may take a derivative; later ops then really start from these."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,13 @@ class Int8Matrix:
     scales: Any
     depth: int
 
+    def __getitem__(self, depth: slice) -> Any:
+        """Return steps of the depth as a matrix, or in float32 if they are not whole groups."""
+        start, stop, _ = depth.indices(self.depth)
+        if start % GROUP or (stop % GROUP and stop != self.depth):
+            return self.values()[start:stop]
+        return Int8Matrix(self.numbers[:, start // GROUP : -(-stop // GROUP)], self.scales, stop - start)
+
     def product(self, x: Any) -> Any:
         """Return ``x matrix``, [..., channels].
 
@@ -94,13 +102,63 @@ class Int8Matrix:
     def integers(self) -> Any:
         """Return the integers as floats, [depth, channels]."""
         panels, groups = self.numbers.shape[:2]
-        w = tf.cast(self.numbers, tf.float32) - OFFSET
-        w = tf.reshape(tf.transpose(w, [1, 3, 0, 2]), [groups * GROUP, panels * PANEL])
-        return w[: self.depth, : self.scales.shape[0]]
+        w = tf.reshape(tf.transpose(self.numbers, [1, 3, 0, 2]), [groups * GROUP, panels * PANEL])
+        return tf.cast(w[: self.depth, : self.scales.shape[0]], tf.float32) - OFFSET
 
     def values(self) -> Any:
         """Return the matrix in float32, [depth, channels]."""
         return self.integers() * self.scales
+
+
+def as_floats(w: Any) -> Any:
+    """Return a matrix in float32.
+
+    :param w: `Int8Matrix`, or a tensor
+    """
+    return w.values() if isinstance(w, Int8Matrix) else w
+
+
+def times(x: Any, w: Any) -> Any:
+    """Return ``x w``.
+
+    :param x: [batch, depth]
+    :param w: [depth, columns], `Int8Matrix` or a tensor
+    """
+    return w.product(x) if isinstance(w, Int8Matrix) else tf.matmul(x, w)
+
+
+def split_columns(w: Any, sizes: Sequence[int]) -> list[Any]:
+    """Split a matrix by columns, in float32 if it is of int8 and the parts are not whole panels.
+
+    :param w: `Int8Matrix`, or a tensor
+    """
+    if not isinstance(w, Int8Matrix) or any(size % PANEL for size in sizes):
+        found: list[Any] = tf.split(as_floats(w), sizes, axis=-1)
+        return found
+    numbers = tf.split(w.numbers, [size // PANEL for size in sizes])
+    return [Int8Matrix(part, scales, w.depth) for part, scales in zip(numbers, tf.split(w.scales, sizes))]
+
+
+def side_by_side(parts: Sequence[Any]) -> Any:
+    """Return matrices of the same depth as one, in float32 if not all are of int8 in whole panels.
+
+    :param parts: `Int8Matrix`, or tensors
+    """
+    if any(not isinstance(w, Int8Matrix) or w.scales.shape[0] % PANEL for w in parts):
+        return tf.concat([as_floats(w) for w in parts], axis=-1)
+    numbers, scales = (tf.concat([getattr(w, name) for w in parts], axis=0) for name in ("numbers", "scales"))
+    return Int8Matrix(numbers, scales, parts[0].depth)
+
+
+def one_below_the_other(parts: Sequence[Any]) -> Any:
+    """Return parts of the depth of one matrix as a matrix, in float32 if not all are of int8 in whole groups.
+
+    :param parts: `Int8Matrix`, all with the same scales, or tensors
+    """
+    if any(not isinstance(w, Int8Matrix) or w.depth % GROUP for w in parts):
+        return tf.concat([as_floats(w) for w in parts], axis=0)
+    numbers = tf.concat([w.numbers for w in parts], axis=1)
+    return Int8Matrix(numbers, parts[0].scales, sum(w.depth for w in parts))
 
 
 @form(

@@ -14,6 +14,7 @@ from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.checkpoints.params import assign
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.ops import int8
 from returnn_tf.tasks.setting_checks import check_all_settings
 from returnn_tf.util.lazy_tf import tf
 
@@ -44,6 +45,19 @@ def _decoder(beam: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _cell(unit: str, source: str = "data", **options: Any) -> dict[str, Any]:
+    """Return a network with a recurrent cell over frames."""
+    return {"output": {"class": "rec", "unit": unit, "from": source, "n_out": 96, **options}}
+
+
+def _in_loop(unit: str, n_out: int = 96, width: int = 52) -> dict[str, Any]:
+    """Return a loop with a cell that reads a value known before the loop and one of the step before."""
+    return {"output": {"class": "rec", "from": "data", "unit": {
+        "s": {"class": "rnn_cell", "unit": unit, "n_out": n_out, "from": ["prev:output", "data:source"]},
+        "output": {"class": "linear", "activation": "tanh", "n_out": width, "from": "s"},
+    }}}  # fmt: skip
+
+
 def _negative(reuse_layer: Any, **_: Any) -> Any:
     """Return the parameter of another layer, negated."""
     return -reuse_layer.params["W"]
@@ -72,6 +86,35 @@ NETWORKS: dict[str, tuple[dict[str, Any], set[str]]] = {
             "output": {"class": "linear", "activation": "tanh", "n_out": 100, "from": ["data:source", "prev:output"]},
         }}}, {"output/rec/output/W"},
     ),
+    # input weights are multiplied in int8, recurrent ones in a loop as well; over frames the latter are floats
+    "lstm": (_cell("nativelstm2"), {"output/rec/W", "output/rec/W_re"}),
+    "lstm backwards": (_cell("lstm", direction=-1), {"output/rec/W", "output/rec/W_re"}),
+    "lstm in one matrix": (_cell("nativelstmlowmem"), {"output/rec/W"}),
+    "standardlstm": (_cell("standardlstm"), {"output/rec/lstm_cell/kernel"}),
+    "peepholes": (_cell("standardlstm", unit_opts={"use_peepholes": True}), {"output/rec/lstm_cell/kernel"}),
+    "basiclstm": (_cell("basiclstm"), {"output/rec/basic_lstm_cell/kernel"}),
+    "gru": (_cell("gru"), {"output/rec/gru_cell/gates/kernel", "output/rec/gru_cell/candidate/kernel"}),
+    "basicrnn": (_cell("basicrnn"), {"output/rec/basic_rnn_cell/kernel"}),
+    "lstm of labels": (_cell("lstm", "data:classes"), {"output/rec/W", "output/rec/W_re"}),
+    "rhn": (_cell("rhn"), {"output/rec/W", *("output/rec/rhn_cell/depth_%d/W" % i for i in range(5))}),
+    "slstm": (_cell("slstm"), {"output/rec/W", "output/rec/W_re"}),
+    "mamba": (_cell("mamba"), {"output/rec/in_proj", "output/rec/out_proj"}),
+    "gla": (_cell("gla", n_out=128), {"output/rec/" + name for name in ("W_v", "W_r", "W_o")}),
+    "rwkv6": (_cell("rwkv6", n_out=128), {"output/rec/W_" + name for name in "rkvgo"}),
+    "lstm in a loop": (_in_loop("lstm"), {"output/rec/s/rec/W", "output/rec/s/rec/W_re"}),
+    "standardlstm in a loop": (_in_loop("standardlstm"), {"output/rec/s/rec/lstm_cell/kernel"}),
+    "gates of no whole panels in a loop": (_in_loop("standardlstm", 90), {"output/rec/s/rec/lstm_cell/kernel"}),
+    "sources of no whole groups in a loop": (
+        _in_loop("lstm", width=50), {"output/rec/s/rec/W", "output/rec/s/rec/W_re"},
+    ),
+    "gru in a loop": (
+        _in_loop("gru"), {"output/rec/s/rec/gru_cell/gates/kernel", "output/rec/s/rec/gru_cell/candidate/kernel"},
+    ),
+    "rhn in a loop": (
+        _in_loop("rhn"), {"output/rec/s/rec/W", *("output/rec/s/rec/rhn_cell/depth_%d/W" % i for i in range(5))},
+    ),
+    "conv": ({"output": {"class": "conv", "n_out": 64, "filter_size": 3, "padding": "same", "from": "data"}},
+             {"output/W"}),
     "a small one": ({"h": LINEAR, "output": {**LINEAR, "n_out": 100, "from": "h"}}, {"h/W"}),
 }  # fmt: skip
 FLOATS: dict[str, dict[str, Any]] = {
@@ -88,7 +131,7 @@ FLOATS: dict[str, dict[str, Any]] = {
                    "reuse_params": {"map": {"W": {"reuse_layer": "h", "custom": _negative}}}},
     },
     "small": {"output": {**LINEAR, "n_out": 100}},
-    "another class": {"output": {"class": "rec", "unit": "lstm", "n_out": 80, "from": "data"}},
+    "another class": {"output": {"class": "rec", "unit": "lru", "n_out": 80, "from": "data"}},
 }  # fmt: skip
 
 
@@ -133,6 +176,19 @@ def test_layers(name: str) -> None:
         again.set_param_values(int8.get_param_values())
         plain = again.run(_feed()).layers["output"].value
     np.testing.assert_allclose(plain, found, atol=bound * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name, depths", [
+    ("lstm", [160]), ("basiclstm", [160]), ("gru", [160]), ("rhn", []), ("lstm of labels", []), ("conv", []),
+    ("lstm in a loop", [52, 96, 160]), ("standardlstm in a loop", [52, 96, 160]), ("gru in a loop", [52, 96, 96, 160]),
+    ("gates of no whole panels in a loop", []), ("sources of no whole groups in a loop", [96]),
+])  # fmt: skip
+def test_products_of_cells(name: str, depths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in int8 where input and state, and gates, are whole groups and panels of what is stored."""
+    found, product = [], int8.native_int8_product
+    monkeypatch.setattr(int8, "native_int8_product", lambda _, x, *w: found.append(x.shape[-1]) or product(_, x, *w))
+    Network.from_config(_config(NETWORKS[name][0])).run(_feed())
+    assert sorted(found) == depths
 
 
 @pytest.mark.parametrize("name", FLOATS)

@@ -36,6 +36,16 @@ DECODER = {
     "decision": {"class": "decide", "from": "output", "is_output_layer": True},
 }  # fmt: skip
 
+CELLS = {
+    **DECODER,
+    "enc": {"class": "rec", "unit": "lstm", "n_out": WIDTH, "from": "data"},
+    "output": {**DECODER["output"], "unit": {
+        **DECODER["output"]["unit"],
+        "h": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": WIDTH, "from": ["embed", "base:mean"]},
+    }},
+}  # fmt: skip
+MATRICES = ("/W", "/W_re", "/kernel")
+
 
 def _network(layers: dict[str, Any], *, search: bool = False, **settings: Any) -> returnn_tf.Network:
     given = {"network": layers, "extern_data": EXTERN_DATA, "behavior_version": 21, **settings}
@@ -59,19 +69,20 @@ def _size(folder: str) -> int:
 @pytest.mark.own_process
 @pytest.mark.parametrize("portable", [False, True])
 @pytest.mark.parametrize("to, layers", [("saved_model", TAGGER), ("frozen", TAGGER), ("meta", TAGGER),
-                                        ("saved_model", DECODER), ("steps", DECODER)])  # fmt: skip
+                                        ("saved_model", DECODER), ("steps", DECODER),
+                                        ("saved_model", CELLS), ("steps", CELLS)])  # fmt: skip
 def test_targets(tmp_path, to, layers, portable):
     """What is written computes what the network with int8 does, which the export checks, and takes little space."""
-    net = _network(layers, search=layers is DECODER)
-    if portable and layers is DECODER and to == "saved_model":
+    net = _network(layers, search="decision" in layers)
+    if portable and net.search and to == "saved_model":
         pytest.skip("labels of equal scores may differ between the ops of TensorFlow and ours")
     for name, options in (("int8", {"quantize": "int8"}), ("float", {})):
         returnn_tf.export(net, str(tmp_path / name), to=to, portable=portable, **options)
     facts = read_side_file(str(tmp_path / "int8"))
-    assert facts["int8"] == sorted(name for name in net.params if name.endswith("/W"))
+    assert facts["int8"] == sorted(name for name in net.params if name.endswith(MATRICES))
     assert any("int8" in path for path in facts["native"]["libraries"]) == (not portable)
     assert _size(str(tmp_path / "int8")) - _size(str(tmp_path / "float")) < -2.6 * sum(
-        int(np.prod(p.shape)) for name, p in net.params.items() if name.endswith("/W")
+        int(np.prod(p.shape)) for name, p in net.params.items() if name.endswith(MATRICES)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 from returnn_tf.config.options import between, option
@@ -104,6 +105,14 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
         params = self.declare_params(ctx, "W", [*window.size, n_in // self.groups, n_out], n_out, with_bias)
         new = bind_spatial(ctx, self.out_spatial_dims, dims, window.axes.dims)
         return ConvPlan(window.axes.template(new, out), filter=params, window=window)
+
+    def channel_axes(self) -> Mapping[str, int]:
+        """Return the filter, if it is a parameter; its channels are the output."""
+        return {} if self.filter is not None else {"W": len(self.plan.filter.shape) - 1}
+
+    def multiplies_int8(self, name: str) -> bool:
+        """Return False: TensorFlow's convolutions are of floats."""
+        return False
 
     def remark(self) -> str:
         """Warn if values depend on the longest sequence of the batch."""

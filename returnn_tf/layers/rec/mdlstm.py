@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.errors import OptionError, did_you_mean
@@ -125,6 +125,14 @@ class MDLstmLayer(ConcatInputLayer, Planned[MDLstmPlan]):
             ctx.param(corner + "/V_h", (n, GATES * n), recurrent)
             ctx.param(corner + "/V_v", (n, GATES * n), recurrent)
             ctx.param(corner + "/b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
+
+    def channel_axes(self) -> Mapping[str, int]:
+        """Return all weights but the biases."""
+        return {name: 1 for name in self.node.params if not name.endswith("b")}
+
+    def multiplies_int8(self, name: str) -> bool:
+        """Return False: the recurrences are of floats."""
+        return False
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the projections, then the recurrences of all directions."""

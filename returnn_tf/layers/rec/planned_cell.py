@@ -37,8 +37,10 @@ class PlannedCell:
     initial: list[InitialState]
 
     def params(self, ctx: EmitContext) -> dict[str, Any]:
-        """Return the values of the parameters by their name in the cell."""
-        return {spec.name: ctx.param(self.prefix + spec.name) for spec in self.cell.param_specs()}
+        """Return the values of the parameters by their name in the cell, of int8 where it multiplies with that."""
+        names = {spec.name: self.prefix + spec.name for spec in self.cell.param_specs()}
+        stored = {name: ctx.int8_matrix(full) for name, full in names.items() if name in self.cell.factors()}
+        return {name: stored.get(name) or ctx.param(full) for name, full in names.items()}
 
     def param_parts(self, name: str, axis: int, inputs: Parts) -> Parts:
         """Return the parts of an axis of a parameter, or an empty list if it is none of the cell.

@@ -262,6 +262,19 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
         """Return the outputs that the unit declares, with the parts of the sources in place of its input."""
         return [] if self.plan.run.cell is None else self.plan.run.cell.param_parts(name, axis, inputs)
 
+    def channel_axes(self) -> Mapping[str, int]:
+        """Return the factors of products of a cell."""
+        planned = self.plan.run.cell
+        if planned is None:
+            return {}
+        sizes = {spec.name: len(spec.shape) for spec in planned.cell.param_specs()}
+        return {planned.prefix + name: sizes[name] - 1 for name in planned.cell.factors()}
+
+    def multiplies_int8(self, name: str) -> bool:
+        """Return whether the cell does, which looks up rows of columns if its input are labels."""
+        planned = self.plan.run.cell
+        return planned is not None and planned.cell.multiplies_int8 and not planned.cell.sparse_input
+
     def kept_per_output(self) -> float:
         """Return the gates and states of a cell: its steps are computed backwards from them."""
         cell = None if self.plan.run.cell is None else self.plan.run.cell.cell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.errors import OptionError
@@ -142,6 +142,14 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
         ctx.param(self._prefix() + "V_h", (n, GATES * n), recurrent)
         ctx.param(self._prefix() + "V_v", (n, GATES * n), recurrent)
         ctx.param(self._prefix() + "b", (GATES * n,), 0.0 if self.bias_init is None else self.bias_init)
+
+    def channel_axes(self) -> Mapping[str, int]:
+        """Return all weights but the biases."""
+        return {name: 1 for name in self.node.params if not name.endswith("b")}
+
+    def multiplies_int8(self, name: str) -> bool:
+        """Return False: the recurrences are of floats."""
+        return False
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the projections of both sources, then the grid or a row of it."""

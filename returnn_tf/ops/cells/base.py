@@ -13,6 +13,7 @@ from returnn_tf.ops.activations import check_activation
 from returnn_tf.ops.cells.params import CellParam, axes_of, whole
 from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.ops.frames.stacked import stacked
+from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.xla import xla_limit
 from returnn_tf.tensor.parts import Parts
@@ -21,8 +22,8 @@ from returnn_tf.util.lazy_tf import tf
 State = tuple["tf.Tensor", ...]
 """State of a cell: tensors [batch, size], in the order of `Cell.state_keys` and of the sizes in `Cell.state_sizes`."""
 
-Params = Mapping[str, "tf.Tensor"]
-"""Parameters by their name below ``<layer>/rec/``."""
+Params = Mapping[str, Any]
+"""Parameters by their name below ``<layer>/rec/``: tensors, or `Int8Matrix` for a cell that `multiplies_int8`."""
 
 INITIALIZERS_OF_LAYER = "give forward_weights_init, recurrent_weights_init or bias_init to the layer"
 """Why a unit has no initializers of its own."""
@@ -107,6 +108,9 @@ class Cell:
 
     takes_classes: ClassVar[bool] = True
     """The input may hold class indices, see ``sparse_input``."""
+
+    multiplies_int8: ClassVar[bool] = False
+    """`project_input` and `step` take each of the `factors` as an `Int8Matrix`, too; kernels get floats."""
 
     def __init__(
         self,
@@ -194,6 +198,11 @@ class Cell:
         """Declare the parameters in the order of their creation."""
         raise NotImplementedError
 
+    def factors(self) -> list[str]:
+        """Return the parameters that are factors of products, whose last axis are the columns."""
+        kinds = ("forward", "recurrent")
+        return [param.name for param in self.param_specs() if param.kind in kinds and len(param.shape) >= 2]
+
     def param_axes(self) -> dict[str, tuple[Parts, ...]]:
         """Return the parts of each axis of each parameter by name, see `CellParam`."""
         return {param.name: axes_of(param, self.in_dim, self.n_out) for param in self.param_specs()}
@@ -211,11 +220,11 @@ class Cell:
         weights = self.input_weights(params)
         return x if weights is None else self.project(x, *weights)
 
-    def project(self, x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+    def project(self, x: tf.Tensor, weights: Any, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
         """Compute ``x W + b`` in the type of products; see the function `project`."""
         return project(x, weights, bias, product_dtype=self.product_dtype)
 
-    def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
+    def input_weights(self, params: Params) -> Optional[tuple[Any, Optional[tf.Tensor]]]:
         """Return weights [in, projected_dim] and bias of the input projection, or None.
 
         None: there is no projection, or it is not just ``x W + b``.
@@ -328,18 +337,21 @@ def drop_rate(rate: float) -> Optional[str]:
 
 
 def project(
-    x: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor] = None, *, product_dtype: Optional[str] = None
+    x: tf.Tensor, weights: Any, bias: Optional[tf.Tensor] = None, *, product_dtype: Optional[str] = None
 ) -> tf.Tensor:
     """Compute ``x W + b`` over all leading axes at once; a lookup in ``W`` if ``x`` holds class indices.
 
     :param x: [..., in] float, or [...] int
-    :param weights: [in, out]
+    :param weights: [in, out], or an `Int8Matrix` for an ``x`` of floats
     :param bias: [out]
     :param product_dtype: see `Semantics`
     :return: [..., out]
     """
     if x.dtype.is_integer:
         z = tf.gather(weights, x)
+        return z if bias is None else z + bias
+    if isinstance(weights, Int8Matrix):
+        z = weights.product(x)
         return z if bias is None else z + bias
     leading = tf.shape(x)[:-1]
     rows = reduced(tf.reshape(x, [-1, x.shape[-1]]), product_dtype)

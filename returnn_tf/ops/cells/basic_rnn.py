@@ -11,6 +11,7 @@ from returnn_tf.ops.activations import ActivationOption, get_activation
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.ops.int8 import times
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -22,6 +23,7 @@ class BasicRnn(Cell):
     """
 
     splits_input_weights = False
+    multiplies_int8 = True
 
     @dataclass
     class Options(Cell.Options):
@@ -49,5 +51,5 @@ class BasicRnn(Cell):
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
     ) -> tuple[tf.Tensor, State]:
         """Compute the new state, which is also the output."""
-        h = get_activation(self.opts.activation)(z + tf.matmul(state[0], weights[0]))
+        h = get_activation(self.opts.activation)(z + times(state[0], weights[0]))
         return h, (h,)

@@ -12,6 +12,7 @@ from returnn_tf.ops.activations import ActivationOption, get_activation
 from returnn_tf.ops.cells.base import INITIALIZERS_OF_LAYER, Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.ops.int8 import side_by_side, times
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -26,6 +27,7 @@ class Gru(Cell):
     """
 
     gates = 3
+    multiplies_int8 = True
     splits_input_weights = False
 
     @dataclass
@@ -51,7 +53,7 @@ class Gru(Cell):
         """Return the rows of both kernels for the input, side by side, and the biases."""
         kernels = [params["gru_cell/%s/kernel" % part][: self.in_dim] for part in ("gates", "candidate")]
         biases = [params["gru_cell/%s/bias" % part] for part in ("gates", "candidate")]
-        return tf.concat(kernels, axis=1), tf.concat(biases, axis=0)
+        return side_by_side(kernels), tf.concat(biases, axis=0)
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Return the rows of both kernels for the state."""
@@ -63,8 +65,8 @@ class Gru(Cell):
         """Compute the gates, then the candidate from the reset state."""
         (h,) = state
         z_gates, z_candidate = tf.split(z, [2 * self.n_out, self.n_out], axis=-1)
-        r, u = tf.split(tf.sigmoid(z_gates + tf.matmul(h, weights[0])), 2, axis=-1)
-        c = get_activation(self.opts.activation)(z_candidate + tf.matmul(r * h, weights[1]))
+        r, u = tf.split(tf.sigmoid(z_gates + times(h, weights[0])), 2, axis=-1)
+        c = get_activation(self.opts.activation)(z_candidate + times(r * h, weights[1]))
         h = c + u * (h - c)
         return h, (h,)
 

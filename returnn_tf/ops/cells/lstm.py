@@ -11,6 +11,7 @@ from returnn_tf.native.lstm import lstm_ops, native_lstm
 from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State, drop_rate, dropout
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.ops.int8 import times
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -25,6 +26,7 @@ class LstmCell(Cell):
 
     state_keys = ("c", "h")
     gates = 4
+    multiplies_int8 = True
 
     @property
     def is_plain(self) -> bool:
@@ -47,7 +49,7 @@ class LstmCell(Cell):
     ) -> tuple[tf.Tensor, State]:
         """Compute cell and output by the formula of the class."""
         c, h = state
-        j, ifo = tf.split(z + tf.matmul(h, weights[0]), [self.n_out, 3 * self.n_out], axis=-1)
+        j, ifo = tf.split(z + times(h, weights[0]), [self.n_out, 3 * self.n_out], axis=-1)
         i, f, o = tf.split(tf.sigmoid(ifo), 3, axis=-1)
         c = f * c + i * tf.tanh(j)
         h = o * tf.tanh(c)

@@ -8,6 +8,7 @@ from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.fused_lstm import fused_kernel
 from returnn_tf.ops.cells.time_axis import running_order, zero_padding
+from returnn_tf.ops.int8 import as_floats
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.util.lazy_tf import tf
 
@@ -50,7 +51,7 @@ def run_cell(
 ) -> tuple[tf.Tensor, State]:
     """Run ``cell`` over all frames of all sequences.
 
-    :param params: by their name in `Cell.param_specs`
+    :param params: by their name in `Cell.param_specs`; a kernel gets what is of int8 as floats
     :param x: [time, batch, in_dim], or int [time, batch] of class indices
     :param lengths: int [batch], or None if all sequences fill the array
     :param initial_state: tensors [batch, size], see `Cell.state_sizes`; default zeros
@@ -63,7 +64,8 @@ def run_cell(
     if low is not None and cell.native_kernel(tf.as_dtype(low)):  # else only the input projection is in that type
         x, params = reduced(x, low), {name: reduced(value, low) for name, value in params.items()}
         initial_state = None if initial_state is None else tuple(reduced(part, low) for part in initial_state)
-    form = _form(cell, params, x, seed, from_zeros=initial_state is None)
+    floats = {name: as_floats(value) for name, value in params.items()}
+    form = _form(cell, floats, x, seed, from_zeros=initial_state is None)
     reverse = direction == -1
     # The narrower array of x and z is reversed.
     is_narrow = form.projects or x.dtype.is_integer or cell.in_dim <= cell.projected_dim
@@ -74,7 +76,7 @@ def run_cell(
     if initial_state is None:
         initial_state = cell.zero_state(tf.shape(z)[1], z.dtype)
     z = running_order(z, lengths, reverse_frames and not is_narrow)
-    outputs, state = form.kernel(params, CellFrames(z, lengths, initial_state, seed, reverse))
+    outputs, state = form.kernel(floats, CellFrames(z, lengths, initial_state, seed, reverse))
     if not form.in_time_order:
         outputs = running_order(outputs, lengths, reverse)
         outputs = outputs if lengths is None else zero_padding(outputs, lengths)

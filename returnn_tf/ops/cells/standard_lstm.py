@@ -12,6 +12,7 @@ from returnn_tf.ops.cells.base import INITIALIZERS_OF_LAYER, Params, State
 from returnn_tf.ops.cells.lstm import LstmCell
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.ops.int8 import side_by_side, split_columns, times
 from returnn_tf.util.lazy_tf import tf
 
 _NAMED = "the states c and h are named"
@@ -39,17 +40,20 @@ class KernelLstm(LstmCell):
         """Return the rows of the kernel for the input, and the bias with ``forget_bias``, in the order j, i, f, o."""
         i, j, f, o = tf.split(params[self.scope + "/bias"], 4)
         bias = tf.concat([j, i, f + self.opts.forget_bias, o], axis=0)
-        return to_native_order(params[self.scope + "/kernel"][: self.in_dim]), bias
+        return to_native_order(params[self.scope + "/kernel"][: self.in_dim], self.n_out), bias
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
         """Return the rows of the kernel for the state, in the order j, i, f, o."""
-        return to_native_order(params[self.scope + "/kernel"][self.in_dim :])
+        return to_native_order(params[self.scope + "/kernel"][self.in_dim :], self.n_out)
 
 
-def to_native_order(weights: tf.Tensor) -> tf.Tensor:
-    """Permute columns of the gates from i, j, f, o to j, i, f, o."""
-    i, j, fo = tf.split(weights, [weights.shape[-1] // 4, weights.shape[-1] // 4, weights.shape[-1] // 2], axis=-1)
-    return tf.concat([j, i, fo], axis=-1)
+def to_native_order(weights: Any, n: int) -> Any:
+    """Permute columns of the gates from i, j, f, o to j, i, f, o.
+
+    :param weights: [rows, 4 n], `Int8Matrix` or a tensor
+    """
+    i, j, fo = split_columns(weights, [n, n, 2 * n])
+    return side_by_side([j, i, fo])
 
 
 @register_cell("basiclstm")
@@ -84,7 +88,7 @@ class BasicLstm(KernelLstm):
         """Compute cell and output with the activation of the options."""
         c, h = state
         activation = get_activation(self.opts.activation)
-        j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)
+        j, i, f, o = tf.split(z + times(h, weights[0]), 4, axis=-1)
         c = tf.sigmoid(f) * c + tf.sigmoid(i) * activation(j)
         h = tf.sigmoid(o) * activation(c)
         return h, (c, h)
@@ -142,7 +146,7 @@ class StandardLstm(KernelLstm):
         """Compute cell and output with peepholes and clipping, if the options ask for them."""
         c, h = state
         activation = get_activation(self.opts.activation)
-        j, i, f, o = tf.split(z + tf.matmul(h, weights[0]), 4, axis=-1)
+        j, i, f, o = tf.split(z + times(h, weights[0]), 4, axis=-1)
         if self.opts.use_peepholes:
             i, f = i + weights[1] * c, f + weights[2] * c
         c = tf.sigmoid(f) * c + tf.sigmoid(i) * activation(j)
