@@ -25,6 +25,8 @@ from returnn_tf.util.lazy_tf import tf
 LONGEST = 2**31 // MOST**2
 #: Rows and channels whose largest number is smaller count as 0.
 _LEAST = 2.0**-100
+#: Numbers of a matrix that are rounded at once: copies of a whole one would be most of the memory while a model loads.
+_AT_ONCE = 2**20
 #: Integers of a product that float32 adds without rounding.
 _EXACT = 2**24 // MOST**2
 
@@ -40,16 +42,22 @@ def to_int8(w: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     :param w: [channels, depth], finite
     :return: numbers, see `stored_shape`, with an offset of 128; scales [channels]
     """
-    w = w.astype("float32", copy=False)
-    panels, groups, _, _ = stored_shape(*w.shape)
-    largest = np.abs(w).max(axis=1)
-    largest = np.where(largest < _LEAST, np.float32(0), largest)
-    with np.errstate(divide="ignore"):
-        factors = np.where(largest > 0, np.float32(MOST) / largest, np.float32(0))
-    stored = np.full((panels * PANEL, groups * GROUP), OFFSET, "uint8")
-    stored[: w.shape[0], : w.shape[1]] = np.rint(w * factors[:, None]) + OFFSET
-    numbers = stored.reshape([panels, PANEL, groups, GROUP]).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(numbers), largest / np.float32(MOST)
+    channels, depth = w.shape
+    panels, groups, _, _ = stored_shape(channels, depth)
+    numbers, scales = np.empty((panels, groups, PANEL, GROUP), "uint8"), np.empty(channels, "float32")
+    at_once = max(1, _AT_ONCE // (PANEL * groups * GROUP))
+    for first in range(0, panels, at_once):
+        rows = slice(first * PANEL, (first + at_once) * PANEL)
+        part = w[rows].astype("float32", copy=False)
+        largest = np.abs(part).max(axis=1)
+        largest = np.where(largest < _LEAST, np.float32(0), largest)
+        with np.errstate(divide="ignore"):
+            factors = np.where(largest > 0, np.float32(MOST) / largest, np.float32(0))
+        stored = np.full((-(-len(part) // PANEL) * PANEL, groups * GROUP), OFFSET, "uint8")
+        stored[: len(part), :depth] = np.rint(part * factors[:, None]) + OFFSET
+        numbers[first : first + at_once] = stored.reshape([-1, PANEL, groups, GROUP]).transpose(0, 2, 1, 3)
+        scales[rows] = largest / np.float32(MOST)
+    return numbers, scales
 
 
 def from_int8(numbers: NDArray[np.uint8], scales: NDArray[np.float32], depth: int) -> NDArray[np.float32]:

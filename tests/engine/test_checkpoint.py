@@ -14,6 +14,7 @@ import pytest
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.engine.checkpoints import checkpoint, model_dir
 from returnn_tf.engine.checkpoints import params as checkpoint_params
+from returnn_tf.engine.checkpoints.bundle import write_bundle
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.support import atomic_files as checkpoint_files
 from returnn_tf.engine.support.fingerprint import fingerprint
@@ -39,6 +40,50 @@ def test_states_of_random_layers_by_their_earlier_name(tmp_path: pathlib.Path) -
     name = "a/random_generator/StateVar"
     assert list(checkpoint.read(prefix)) == [name, "b/state_var", "global_step"]
     assert checkpoint.read(prefix, [name])[name].tolist() == [1, 2, 3]
+
+
+def test_values_that_are_read_one_by_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types and shapes are known before; a checkpoint that is deleted meanwhile is still read, and names are known."""
+    prefix = write(tmp_path / "net.003", 2.5)
+    values = checkpoint.StoredValues(prefix + ".index", checked=True)
+    checkpoint.delete(prefix)
+    found: list[str] = []
+    read = values._data.read
+    monkeypatch.setattr(values._data, "read", lambda name: found.append(name) or read(name))
+    assert (values.specs["output/W"].shape, values.specs["output/W"].dtype) == ((2, 3), np.float32)
+    assert len(values) == 3 and "output/W" in values and "W" not in values and values.get("W") is None
+    renamed = values.renamed({"W": "output/W"})
+    assert list(renamed) == ["W"] and not found
+    np.testing.assert_array_equal(renamed["W"], np.full((2, 3), 2.5))
+    variables = {"output/b": tf.Variable(tf.ones([3]))}
+    checkpoint_params.assign(variables, values, source="it")
+    assert found == ["output/W", "output/b"] and not variables["output/b"].numpy().any()
+
+
+def test_numbers_that_are_read_without_tensorflow(tmp_path: pathlib.Path) -> None:
+    """All types and shapes of numbers are as TensorFlow reads them, of many names."""
+    rng, prefix = np.random.RandomState(1), str(tmp_path / "many")
+    kinds = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
+    values = {
+        "layer_%d/%s" % (i, kind): rng.normal(0, 9, (i % 4, 3)).astype(kind) for i in range(300) for kind in kinds
+    }
+    values.update(scalar=np.float32(3), bfloat16=tf.constant([1.5, 2.5], tf.bfloat16), text=np.array("said"))
+    write_bundle(prefix, values)
+    for path in (prefix, str(FOREIGN)):
+        plain, raw = checkpoint.StoredValues(path), checkpoint.StoredValues(path, checked=True)
+        assert list(plain) == list(raw) and raw.specs == plain.specs
+        assert set(raw._data.places) == set(raw) - {"text"}
+        for name in raw:
+            np.testing.assert_array_equal(raw[name], plain[name])
+
+
+def test_data_that_ends_too_early(tmp_path: pathlib.Path) -> None:
+    prefix = write(tmp_path / "net.003")
+    data = prefix + ".data-00000-of-00001"
+    os.truncate(data, os.path.getsize(data) - 5)
+    values = checkpoint.StoredValues(prefix, checked=True)
+    with pytest.raises(DataError, match="net.003 is damaged: net.003.data-00000-of-00001 ends too early"):
+        dict(values)
 
 
 def test_a_saved_checkpoint_is_read_back(tmp_path: pathlib.Path) -> None:
@@ -159,7 +204,7 @@ def test_all_that_a_killed_training_leaves_is_removed(tmp_path: pathlib.Path) ->
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("deletes", ["validate", "read"])
+@pytest.mark.parametrize("deletes", ["validate", "StoredValues"])
 def test_what_is_deleted_meanwhile_is_chosen_anew(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, deletes: str
 ) -> None:
@@ -168,20 +213,20 @@ def test_what_is_deleted_meanwhile_is_chosen_anew(
     write(model + ".003")
     function = getattr(checkpoint, deletes)
 
-    def deleting(prefix: str) -> Any:
+    def deleting(prefix: str, **options: Any) -> Any:
         number = int(prefix[-3:])
         if number < 6:
             write("%s.%03d" % (model, number + 1))
             checkpoint.delete(prefix)
-        return function(prefix)
+        return function(prefix, **options)
 
     monkeypatch.setattr(checkpoint, deletes, deleting)
     config = Config({"task": "eval", "model": model})
-    choice, values = model_dir.read_intact(config, lambda *args: reports.append(args))
+    choice, values = model_dir.open_intact(config, lambda *args: reports.append(args))
     assert choice.epoch == 6 and values and not reports
     asked = Config({"task": "eval", "model": model, "load_epoch": 5})
     with pytest.raises(ConfigError, match="there is no checkpoint of epoch 5; there are checkpoints of: 6"):
-        model_dir.read_intact(asked, lambda *args: None)
+        model_dir.open_intact(asked, lambda *args: None)
 
 
 @pytest.mark.parametrize("leads", ["nowhere", "to itself"])

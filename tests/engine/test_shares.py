@@ -101,6 +101,10 @@ def test_written_together(trainer: StepTrainer, tmp_path: pathlib.Path, size: in
     assert checkpoint.validate(prefix) is None and not [name for name in os.listdir(tmp_path) if ".tmp-" in name]
     assert tf.train.load_checkpoint(prefix).get_variable_to_shape_map()["a/W"] == [5, 5]
     assert all(checkpoint.strip_suffix(str(tmp_path / name)) == prefix for name in params)
+    values = checkpoint.StoredValues(prefix, checked=True)
+    assert set(values._data.places) == set(values)
+    for name in values:
+        np.testing.assert_array_equal(values[name], expected[name], err_msg=name)
     for name in data:
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(bytes([content[0] ^ 1]) + content[1:])

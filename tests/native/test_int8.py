@@ -118,6 +118,15 @@ def test_stored_numbers(shape):
     np.testing.assert_array_equal(matrix.values(), back.T)
 
 
+def test_large_matrices_are_rounded_by_parts(monkeypatch):
+    w = _random(1, 100, 50)
+    expected = to_int8(w)
+    for at_once in (1, 2000):
+        monkeypatch.setattr(int8, "_AT_ONCE", at_once)
+        for part, whole in zip(to_int8(w), expected):
+            np.testing.assert_array_equal(part, whole)
+
+
 @pytest.mark.parametrize("labels", [[3], [[0, 31], [17, 16]]], ids=str)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_rows_of_labels(labels, dtype):

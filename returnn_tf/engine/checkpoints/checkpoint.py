@@ -10,11 +10,15 @@ several processes have written together, see `Shares`, has several files of data
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
 import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Optional, TypeVar
 
@@ -24,6 +28,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import CheckpointDataError, DataError
 from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.engine.checkpoints.bundle import Values, bundle_suffixes, write_bundle
+from returnn_tf.engine.checkpoints.bundle_index import stored_places
 from returnn_tf.engine.checkpoints.shares import Shares
 from returnn_tf.engine.support import atomic_files as files
 from returnn_tf.engine.support.disk_errors import RETRY_WAITS, may_pass
@@ -145,7 +150,8 @@ def validate(prefix: str) -> Optional[str]:
         manifest = files.read_manifest(prefix + _MANIFEST)
         if manifest is not None:
             return files.diff(os.path.dirname(os.path.abspath(prefix)), manifest["files"])
-        read(prefix)
+        for _ in StoredValues(prefix).values():
+            pass
     except DataError as exc:
         return str(exc)
     return None
@@ -177,6 +183,104 @@ def info(prefix: str) -> Optional[CheckpointInfo]:
         ) from None
 
 
+@dataclass(frozen=True)
+class StoredSpec:
+    """The type and shape of a stored value."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class StoredValues(Mapping[str, NDArray[Any]]):
+    """The values of a bundle by name, each read when it is asked for, so that not all are in memory at a time.
+
+    TensorFlow compares checksums while it reads, in memory that it keeps for later: as much as the largest value takes.
+    What was checked before is read without it, also if the checkpoint is deleted meanwhile.
+
+    :param prefix: path without suffix; a suffix such as ``.index`` is ignored
+    :param checked: the files were found to be intact, see `validate`
+    :raises DataError: no such checkpoint, or it is damaged; also when a value is read
+    """
+
+    def __init__(self, prefix: str, *, checked: bool = False) -> None:
+        self._prefix = strip_suffix(prefix)
+        if not os.path.exists(self._prefix + ".index"):
+            raise CheckpointDataError("There is no checkpoint %s (file %s.index)." % (self._prefix, self._prefix))
+        with self._damage_as_error():
+            for path in _bundle_files(self._prefix):
+                check_regular(path)
+            self._reader = reader = tf.train.load_checkpoint(self._prefix)
+            shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+            self._names = {_name_now(name, dtypes[name]): name for name in shapes}
+            self.specs = {
+                now: StoredSpec(tuple(shapes[name]), np.dtype(dtypes[name].as_numpy_dtype))
+                for now, name in sorted(self._names.items())
+            }
+            self._data = _DataFiles(self._prefix) if checked else None
+
+    def renamed(self, names: Mapping[str, str]) -> StoredValues:
+        """Return some of the values under other names: name there -> name here."""
+        other = copy.copy(self)
+        other._names = {new: self._names[name] for new, name in names.items()}
+        other.specs = {new: self.specs[name] for new, name in names.items()}
+        return other
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        stored = self._names[name]
+        with self._damage_as_error():
+            if self._data is not None and stored in self._data.places:
+                return self._data.read(stored)
+            value: NDArray[Any] = self._reader.get_tensor(stored)
+        return value.copy() if isinstance(value, np.ndarray) else value  # of which TensorFlow has the memory
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.specs
+
+    @contextlib.contextmanager
+    def _damage_as_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as exc:  # what comes out of the reader's parsing: OpError, IndexError, RuntimeError, ...
+            raise CheckpointDataError("The checkpoint %s is damaged: %s" % (self._prefix, _reason(exc))) from exc
+
+
+class _DataFiles:
+    """The open files of data of a bundle.
+
+    :raises OSError: one can't be read
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.places = stored_places(prefix + ".index")
+        found = sorted(path for path in _bundle_files(prefix) if not path.endswith(".index"))
+        self._files = [open(path, "rb", buffering=0) for path in found]
+        weakref.finalize(self, _close, self._files)
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Return a value."""
+        place = self.places[name]
+        value = np.empty(place.shape, place.dtype)
+        left, file = value.reshape(-1).view("uint8").data, self._files[place.file]
+        file.seek(place.offset)
+        while left:
+            count = file.readinto(left)
+            if not count:
+                raise OSError("%s ends too early" % os.path.basename(str(file.name)))
+            left = left[count:]
+        return value
+
+
+def _close(files: Sequence[io.FileIO]) -> None:
+    for file in files:
+        file.close()
+
+
 def read(prefix: str, names: Optional[Sequence[str]] = None) -> dict[str, NDArray[Any]]:
     """Return the values of a bundle by name.
 
@@ -184,29 +288,14 @@ def read(prefix: str, names: Optional[Sequence[str]] = None) -> dict[str, NDArra
     :param names: names to read, those missing are skipped; default: all
     :raises DataError: no such checkpoint, or it is damaged
     """
-    prefix = strip_suffix(prefix)
-    if not os.path.exists(prefix + ".index"):
-        raise CheckpointDataError("There is no checkpoint %s (file %s.index)." % (prefix, prefix))
-    try:
-        for path in _bundle_files(prefix):
-            check_regular(path)
-        reader = tf.train.load_checkpoint(prefix)
-        stored = {_name_now(reader, name): name for name in reader.get_variable_to_shape_map()}
-        return {name: _tensor(reader, stored[name]) for name in sorted(stored) if names is None or name in names}
-    except Exception as exc:  # the reader raises what comes out of its parsing: OpError, IndexError, RuntimeError, ...
-        raise CheckpointDataError("The checkpoint %s is damaged: %s" % (prefix, _reason(exc))) from exc
+    values = StoredValues(prefix)
+    return {name: values[name] for name in values if names is None or name in names}
 
 
-def _tensor(reader: Any, name: str) -> Any:
-    """Return a stored value in memory of numpy: TensorFlow's allocator keeps what it has once used, also when freed."""
-    value = reader.get_tensor(name)
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _name_now(reader: Any, name: str) -> str:
+def _name_now(name: str, dtype: tf.DType) -> str:
     """Return the name of a stored variable; the states of `random` layers had another one in earlier releases."""
     scope, _, last = name.rpartition("/")
-    if last != "state_var" or reader.get_variable_to_dtype_map()[name] != tf.int64:
+    if last != "state_var" or dtype != tf.int64:
         return name
     return scope + "/random_generator/StateVar"
 

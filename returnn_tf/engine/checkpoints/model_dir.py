@@ -31,6 +31,7 @@ from returnn_tf.engine.support import atomic_files as files
 _TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?(\.meta)?|\.probe|\.checkpoint|\.lock|\.(status|settings|batches)\.json)?"
 
 _Key = TypeVar("_Key")
+Values = Mapping[str, NDArray[Any]]
 _UNFINISHED = "its manifest is missing, so writing it was not completed"
 _PAUSE_SECONDS = 0.5  # more than a process needs to delete or publish the files of a checkpoint
 
@@ -88,10 +89,10 @@ def choose_intact(config: Config, on_defect: Callable[[str, str], None]) -> Mode
         skipped[choice.path] = reason
 
 
-def read_intact(config: Config, on_defect: Callable[[str, str], None]) -> tuple[ModelChoice, dict[str, NDArray[Any]]]:
+def open_intact(config: Config, on_defect: Callable[[str, str], None]) -> tuple[ModelChoice, Values]:
     """Return the choice of `choose_intact` and the values of its bundle; empty without a checkpoint.
 
-    If a run deletes the checkpoint before it is read, another one is chosen.
+    If a run deletes the checkpoint before it is opened, another one is chosen.
 
     :raises ConfigError: see `choose_intact`; DataError: likewise
     """
@@ -100,7 +101,7 @@ def read_intact(config: Config, on_defect: Callable[[str, str], None]) -> tuple[
         if choice.path is None:
             return choice, {}
         try:
-            return choice, checkpoint.read(choice.path)
+            return choice, checkpoint.StoredValues(choice.path, checked=True)
         except DataError:
             if checkpoint_exists(choice.path):
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import CheckpointDataError, nearest_name
 from returnn_tf.engine.checkpoints import checkpoint
-from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP, CheckpointInfo
+from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP, CheckpointInfo, StoredSpec, StoredValues
 from returnn_tf.graph.int8_variable import check_values, part_names, stored_parts
 from returnn_tf.logging.log import log
 
@@ -36,7 +36,7 @@ def assign(
         listed = ", ".join(missing[:_MAX_LISTED]) + ", ..." * (len(missing) > _MAX_LISTED)
         log.warn("%s lacks %d parameters, which keep their values: %s" % (source, len(missing), listed))
         variables = {name: variable for name, variable in variables.items() if name in values}
-    problems = misfits(variables, values)
+    problems = misfits(variables, values.specs if isinstance(values, StoredValues) else values)
     if problems:
         unknown = sorted(name for name in values if name not in variables and name != GLOBAL_STEP)
         text = ["%s does not fit the network:" % source] + problems[:_MAX_LISTED]
@@ -52,7 +52,7 @@ def assign(
         variable.assign(values[name].astype(variable.dtype.as_numpy_dtype, copy=False))
 
 
-def misfits(variables: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> list[str]:
+def misfits(variables: Mapping[str, Any], values: Mapping[str, Union[NDArray[Any], StoredSpec]]) -> list[str]:
     """Return one line for each variable which is not stored, or with another shape or an incompatible dtype."""
     lines = []
     unused = [name for name in values if name not in variables]
@@ -108,7 +108,7 @@ def load_checkpoint(net: Network, path: str) -> None:
     problem = checkpoint.validate(path)
     if problem is not None:
         raise CheckpointDataError("The checkpoint %s can't be used: %s" % (path, problem))
-    values = checkpoint.read(path)
+    values = checkpoint.StoredValues(path, checked=True)
     assign(net.stored_params, values, source="the checkpoint %s" % path)
     if GLOBAL_STEP in values:
         net.global_step.assign(int(values[GLOBAL_STEP]))

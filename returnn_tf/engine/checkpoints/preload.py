@@ -162,7 +162,7 @@ def _entry_of_layer(where: str, given: Any, scope: str) -> Preload:
 def _load_entry(entry: Preload, params: Mapping[str, Any]) -> dict[str, int]:
     if not checkpoint_exists(checkpoint.strip_suffix(entry.filename)):
         raise CheckpointError("%s: there is no checkpoint %s." % (entry.where, entry.filename))
-    stored = checkpoint.read(entry.filename)
+    stored = checkpoint.StoredValues(entry.filename)
     chosen, absent = _choose(entry, params, stored)
     source = "%s: the checkpoint %s" % (entry.where, entry.filename)
     if absent and not entry.ignore_missing:
@@ -173,8 +173,7 @@ def _load_entry(entry: Preload, params: Mapping[str, Any]) -> dict[str, int]:
             "%s has nothing for the network. %s; the network has for example: %s."
             % (source, meant, ", ".join(sorted(params)[:_MAX_LISTED]))
         )
-    values = {name: stored[key] for name, key in chosen.items()}
-    checkpoint_params.assign({name: params[name] for name in chosen}, values, source=source)
+    checkpoint_params.assign({name: params[name] for name in chosen}, stored.renamed(chosen), source=source)
     log.write(3, "Loaded %i parameters from %s (%s)" % (len(chosen), entry.filename, entry.where))
     return dict.fromkeys(chosen, checkpoint.step_of(stored))
 

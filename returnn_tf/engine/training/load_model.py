@@ -42,7 +42,7 @@ def load_network(
     :raises DataError: it is damaged or does not fit the network
     """
     schedule = NetworkSchedule(config)
-    choice, values = model_dir.read_intact(config, report_invalid)
+    choice, values = model_dir.open_intact(config, report_invalid)
     wanted = CheckpointSettings(config).load_average
     if choice.path is not None and wanted is not None:
         source = "the checkpoint %s" % choice.path
@@ -72,7 +72,6 @@ def load_network(
         log.write(2, "There is no checkpoint; %d parameters have random values." % len(rest))
     elif rest or not loaded:
         raise CheckpointError(_nothing_to_load(CheckpointSettings(config).model))
-    values.clear()  # as much as all parameters, of which int8 keeps a quarter
     return_freed_memory()
     return net, choice
 
