@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from numpy.typing import NDArray
 
@@ -35,10 +35,18 @@ class InferenceModel:
     :param net: the network, planned with or without search
     :param outputs: paths of layers; default: the outputs of the network
     :param nodes: any layers, in place of ``outputs``: the inputs are what they need; outputs are not described
+    :param further: emits tensors from the graph, by name, which are outputs, too
     :raises ConfigError: there is no such layer, or there are no outputs
     """
 
-    def __init__(self, net: Network, outputs: Sequence[str] = (), *, nodes: Optional[Sequence[Node]] = None) -> None:
+    def __init__(
+        self,
+        net: Network,
+        outputs: Sequence[str] = (),
+        *,
+        nodes: Optional[Sequence[Node]] = None,
+        further: Optional[Callable[[Lowered], dict[str, Any]]] = None,
+    ) -> None:
         self.net = net
         #: The layers whose values are outputs.
         self.nodes: list[Node] = list(self._find(net, outputs) if nodes is None else nodes)
@@ -47,6 +55,7 @@ class InferenceModel:
         #: Inputs and outputs by name.
         self.input_infos: dict[str, TensorInfo] = input_infos(net.extern_data, self.keys)
         self.outputs: dict[str, TensorInfo] = output_infos(self.nodes) if nodes is None else {}
+        self._further = further
         self._graph: Optional[Any] = None
         self._step = int(net.global_step)
         #: Of a format whose ops need entries in all axes: layers are computed for a frame of padding if no sequence has
@@ -107,11 +116,12 @@ class InferenceModel:
         found = {name: tensor for node in self.nodes for name, tensor in self.tensors_of(graph, node).items()}
         if self.pads_empty:
             self._fit_outputs(inputs, found)
-        return {
+        tensors = {
             name: tf.identity(tf.cast(found[name], info.dtype) if info.dtype == "int64" else found[name], name=name)
             for name, info in self.outputs.items()
             if name in found
         }
+        return tensors if self._further is None else {**tensors, **self._further(graph)}
 
     def _dynamic_axes(self, inputs: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
         """Yield name and axis of the inputs whose axes may have no entries."""

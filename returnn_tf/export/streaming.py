@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import ExportError
 from returnn_tf.export.inference import InferenceModel
-from returnn_tf.export.tensor_info import STATE, TensorInfo, graph_name
+from returnn_tf.export.tensor_info import SOURCES, STATE, TensorInfo, graph_name
 from returnn_tf.graph.carried_state import CarriedState, KeptSpec
+from returnn_tf.graph.layer import Node
+from returnn_tf.loops.frame import loop_of
 from returnn_tf.util.lazy_tf import tf
 
 #: What is appended to the name of a state for its value after the block.
@@ -26,18 +29,37 @@ class StreamingModel(InferenceModel):
     A state of zeros stands for the beginning of a sequence. The state of a sequence that has no frames in a block, or
     fewer than others, is that after its own last frame.
 
+    Of a search, the values are those of the hypotheses after the block, for the frames of the block. Another output,
+    ``<layer>_sources``, int32 [batch, beam], tells the hypothesis before the block that each one continues.
+
     :param outputs: paths of layers; default: the outputs of the network
+    :param further: see `InferenceModel`
     :raises ConfigError: a layer can't go on from block to block; names it
     """
 
-    def __init__(self, net: Network, outputs: Sequence[str] = ()) -> None:
-        super().__init__(net, outputs)
+    def __init__(
+        self,
+        net: Network,
+        outputs: Sequence[str] = (),
+        *,
+        further: Optional[Callable[[Lowered], dict[str, Any]]] = None,
+    ) -> None:
+        super().__init__(net, outputs, further=further)
+        for node in self.nodes:
+            if node.output.beam is not None:
+                name, shape = sources_name(node), (None, node.output.beam.size)
+                self.outputs[name] = TensorInfo(name, SOURCES, node.path, ("B", "beam"), shape, "int32")
         self._state_names: dict[str, str] = {}  # name of the input -> name of the state
+        loops = {node.path for node in self.net.plan.needed(self.nodes) if loop_of(node) is not None}
+        #: The states of a search itself, rather than of its hypotheses.
+        self._search_names: set[str] = set()
         for name, spec in self._find_states().items():
             base = "state_" + graph_name(re.sub("/state(/|$)", r"\1", name))
             if base in self._state_names or base in self.input_infos or base + NEXT in self.outputs:
                 raise ExportError("Export with state: two inputs would be called %r. Rename a layer." % base)
             self._state_names[base] = name
+            if spec.layer_path in loops:
+                self._search_names.add(base)
             self.input_infos[base] = _state_info(base, spec)
             self.outputs[base + NEXT] = _state_info(base + NEXT, spec)
 
@@ -45,6 +67,35 @@ class StreamingModel(InferenceModel):
     def states(self) -> dict[str, str]:
         """Return the name of the output that is fed next for each input that is a state."""
         return {base: base + NEXT for base in self._state_names}
+
+    @property
+    def has_search(self) -> bool:
+        """Return whether there are hypotheses among the outputs."""
+        return any(node.output.beam is not None for node in self.nodes)
+
+    def tensors_of(self, graph: Lowered, node: Node) -> dict[str, Any]:
+        """Return the tensors of an output by their names: value, lengths, scores and sources."""
+        found = super().tensors_of(graph, node)
+        if node.output.beam is not None:
+            found[sources_name(node)] = graph.lowering.search.sources[node.output.beam.of]
+        return found
+
+    def begun_anew(self, states: Mapping[str, Any], best: Any) -> dict[str, Any]:
+        """Return the states from which a search begins anew, as if its best hypothesis were all that was said before.
+
+        :param states: after a block
+        :param best: int32 [batch]: the hypothesis of each sequence
+        """
+        found = dict(states)
+        for base in self._state_names:
+            info = self.input_infos[base]
+            if base in self._search_names:
+                found[base] = tf.zeros_like(states[base])
+            elif info.beam is not None:
+                axis = info.axes.index("B")
+                index = tf.repeat(best + info.beam * tf.range(tf.size(best)), info.beam)
+                found[base] = tf.gather(states[base], index, axis=axis)
+        return found
 
     def _find_states(self) -> dict[str, KeptSpec]:
         """Emit the graph once to see which states it reads."""
@@ -95,12 +146,20 @@ class StreamingModel(InferenceModel):
     def _array(self, base: str, batch: int, grown: int) -> NDArray[Any]:
         """Return zeros for a state; an axis that grows has the size ``grown``."""
         info = self.input_infos[base]
+        batch *= info.beam or 1
         shape = [batch if kind == "B" else grown if size is None else size for kind, size in zip(info.axes, info.shape)]
         return np.zeros(shape, info.dtype)
 
 
 def _state_info(name: str, spec: KeptSpec) -> TensorInfo:
-    return TensorInfo(name, STATE, spec.layer_path, spec.data.axis_kinds, spec.shape, spec.data.dtype)
+    data = spec.data
+    beam = None if data.beam is None else data.beam.size
+    return TensorInfo(name, STATE, spec.layer_path, data.axis_kinds, spec.shape, data.dtype, beam=beam)
+
+
+def sources_name(node: Node) -> str:
+    """Return the name of the output that tells which hypotheses before the block those of a layer continue."""
+    return graph_name(node.path) + "_sources"
 
 
 class FedStates(CarriedState):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import ExportError
 from returnn_tf.config.options import at_least, option
+from returnn_tf.engine.search.joined_hypotheses import JoinedHypotheses
 from returnn_tf.export.exporters import INT8_TOLERANCE, Exporter
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.sample import random_batch
@@ -43,6 +44,12 @@ class StreamingExporter(Exporter):
         if not self.state:
             return super().model(net)
         model = StreamingModel(net, self.outputs)
+        if model.has_search:
+            raise ExportError(
+                "Export with state: the layer %r has the hypotheses of a search, which would have to be followed from "
+                "block to block of frames. Export its scores."
+                % next(node.path for node in model.nodes if node.output.beam is not None)
+            )
         check_stream(model, self.block)
         return model
 
@@ -121,13 +128,22 @@ def _compared(model: InferenceModel, block: int) -> Optional[tuple[str, str]]:
     frames = block * sum(_BLOCKS)
     feed = random_batch(model.net.extern_data, model.keys, frames=frames, shorter=0)
     sample = {name: feed[key] for name, key in model.feed_keys.items()}
+    if isinstance(model, StreamingModel) and model.has_search:
+        # where padding counts in a search, it does not in a stream
+        lengths = [name for info in model.input_infos.values() for name in info.lengths.values()]
+        sample.update({name: np.full_like(sample[name], frames) for name in lengths})
     whole = InferenceModel(model.net, [node.path for node in model.nodes]).expected(sample)
     blocks = list(_run_blocks(model, sample, block))
+    tolerance = INT8_TOLERANCE if model.net.plan.int8 else _TOLERANCE
     for name, info in model.outputs.items():
-        if info.kind == VALUE:
-            found = _difference(info, whole, blocks, INT8_TOLERANCE if model.net.plan.int8 else _TOLERANCE)
-            if found is not None:
-                return name, found
+        if info.kind == VALUE and info.beam is not None:
+            found = _search_difference(info, whole, blocks, tolerance)
+        elif info.kind == VALUE:
+            found = _difference(info, whole, blocks, tolerance)
+        else:
+            found = None
+        if found is not None:
+            return name, found
     return None
 
 
@@ -178,6 +194,34 @@ def _difference(info: TensorInfo, whole: Arrays, blocks: Sequence[Arrays], toler
         )
         if found is not None:
             return found
+    return None
+
+
+def _search_difference(info: TensorInfo, whole: Arrays, blocks: Sequence[Arrays], tolerance: float) -> Optional[str]:
+    """Return the difference of the hypotheses, followed through the blocks, from those of whole sequences, or None.
+
+    Those with almost the same scores may have another order.
+    """
+    expected = whole[info.name + "_scores"]
+    found = _differs(expected, blocks[-1][info.name + "_scores"], "the scores of its hypotheses", tolerance)
+    if found is not None or not info.lengths:
+        return found
+    axis, lens = next(iter(info.lengths.items()))
+    for seq, scores in enumerate(expected):
+        beam, joined = len(scores), JoinedHypotheses()
+        rows = range(seq * beam, (seq + 1) * beam)
+        for outputs in blocks:
+            values = [
+                {"": np.moveaxis(_frames(outputs[info.name][r], outputs[lens], r, axis - 1), axis - 1, 0)} for r in rows
+            ]
+            joined.add(values, outputs[info.name + "_sources"][seq].tolist())
+        near = tolerance * max(1.0, float(np.abs(scores[np.isfinite(scores)]).max(initial=0.0)))
+        for entry, row in enumerate(rows):
+            if np.isfinite(scores[entry]) and (np.abs(np.delete(scores, entry) - scores[entry]) > near).all():
+                own = np.moveaxis(_frames(whole[info.name][row], whole[lens], row, axis - 1), axis - 1, 0)
+                found = _differs(own, joined.values(entry)[""], "its hypotheses", tolerance)
+                if found is not None:
+                    return found
     return None
 
 

@@ -14,7 +14,7 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.decide import has_scores
 from returnn_tf.tensor import Data
 
-VALUE, LENGTHS, SCORES, STATE = "value", "lengths", "scores", "state"
+VALUE, LENGTHS, SCORES, SOURCES, STATE = "value", "lengths", "scores", "sources", "state"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class TensorInfo:
 
     :param name: in the exported graph
     :param kind: "value"; "lengths" of an axis of a value; "scores" of the hypotheses of a search, in log space;
-        "state", see `returnn_tf.export.streaming`
+        "sources", "state", see `returnn_tf.export.streaming`
     :param layer: path of the layer, "data:<key>" for an input
     :param axes: per axis "B" batch, "T" dynamic spatial, "S" static spatial, "F" feature, "beam" hypotheses
     :param shape: per axis the size, None where it is dynamic

@@ -21,6 +21,7 @@ from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.ops.frames.skipped_padding import FramePacking
 from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.ops.mixed_precision import reduced
+from returnn_tf.ops.sequence.beam import flat_index
 from returnn_tf.tensor import Data, Dim, batch_dim
 from returnn_tf.tensor.dim_binding import have_same_origin
 from returnn_tf.tensor.match import union_of_axes
@@ -369,7 +370,13 @@ class EmitContext:
         :param data: template, without the axis of the frames
         :param first: the state before the first frame of a sequence, in this layout
         """
-        return self.lowering.carried.read(self._spec(name, data), first) if self._has_stream(data) else first
+        if not self._has_stream(data):
+            return first
+        state = self.lowering.carried.read(self._spec(name, data), first)
+        beam, axis = self.node.output.beam, data.batch_axis
+        if beam is None or axis is None or beam.of not in self.lowering.search.sources:
+            return state
+        return tf.gather(state, flat_index(self.lowering.search.sources[beam.of], beam.size), axis=axis)
 
     def state_after(self, name: str, data: Data, last: Any) -> None:
         """Pass on the state after the last frame of each sequence in this block, see `state_before`."""
@@ -382,6 +389,8 @@ class EmitContext:
 
     def _spec(self, name: str, data: Data) -> KeptSpec:
         path = self.node.path
+        if data.batch_axis is not None and data.beam is None:
+            data = data.replace(beam=self.node.output.beam)
         return KeptSpec("%s/%s" % (path, name), data, resets=False, is_param=False, layer_path=path)
 
     # --- parameters, randomness, side effects ---

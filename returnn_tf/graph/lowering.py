@@ -193,6 +193,8 @@ class SearchValues:
     :param in_place: whether layers may keep `InPlace` states, see `returnn_tf.loops.hypotheses`
     :param packed: matrices that are packed once, by what provides them; see `returnn_tf.loops.packed`
     :param beam_scores: final scores [batch, beam] by path of the loop
+    :param sources: in a block of a stream: by path of the loop, the hypothesis before the block that each one after it
+        continues, int32 [batch, beam]
     :param not_ended: by path of the loop: the number of sequences whose best hypothesis had not ended when the loop did
     """
 
@@ -200,12 +202,17 @@ class SearchValues:
     in_place: bool = False
     packed: dict[Any, Any] = dataclasses.field(default_factory=dict)
     beam_scores: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sources: dict[str, Any] = dataclasses.field(default_factory=dict)
     not_ended: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def child(self) -> SearchValues:
         """Return a copy for the body of a loop, with the same hypotheses."""
         return dataclasses.replace(
-            self, packed=dict(self.packed), beam_scores=dict(self.beam_scores), not_ended=dict(self.not_ended)
+            self,
+            packed=dict(self.packed),
+            beam_scores=dict(self.beam_scores),
+            sources=dict(self.sources),
+            not_ended=dict(self.not_ended),
         )
 
 

@@ -19,7 +19,7 @@ from returnn_tf.loops.outputs import batch_of_step, check_follows_hypotheses
 from returnn_tf.loops.plan import LoopPlan, PreviousValue
 from returnn_tf.loops.step import StepEmitter
 from returnn_tf.ops.frames.shape import expand_at
-from returnn_tf.tensor import Data
+from returnn_tf.tensor import Beam, Data
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -98,20 +98,22 @@ class CarriedValues:
                 )
 
     def _check_stream(self) -> None:
-        path = self._loop.path
-        if self._loop.search is not None:
-            raise LoopError("Layer %r: a search can't go on from block to block of frames. Export its scores." % path)
+        if self._loop.search is not None and any(dep.output.beam is not None for dep in self._ctx.node.deps):
+            raise LoopError(
+                "Layer %r: a search over the hypotheses of another one can't go on from block to block of frames."
+                % self._loop.path
+            )
         for node in self._nodes:
             if isinstance(node.layer, StepIndexLayer):
                 raise LoopError("%r counts the steps of a call, not those of all blocks of frames." % node.path)
-            if node.layer.history_grows and not node.layer.carries_history():
+            if node.layer.history_grows and (self._loop.search is not None or not node.layer.carries_history()):
                 raise LoopError(
                     "Layer %r (class %r) refers to all steps so far, so it can't go on from block to block of frames."
                     % (node.path, node.layer.class_name)
                 )
 
     def _prev(self, prev: PreviousValue) -> _Carried:
-        return _Carried(prev.node, prev.of, "prev", prev.node.output, self.in_stream, self.in_stream)
+        return _Carried(prev.node, prev.of, "prev", self._in_beam(prev.node.output), self.in_stream, self.in_stream)
 
     def _state(self, node: Node, key: str) -> _Carried:
         """Describe a state. A layer with a history carries it on by itself, also behind the end of a sequence."""
@@ -119,7 +121,13 @@ class CarriedValues:
         is_kept = key in node.kept
         in_stream = self.in_stream and not is_kept and not layer.history_grows
         held = in_stream or (is_kept and not layer.history_grows)
-        return _Carried((node, key), node, layer.state_name(key), node.loop_states[key][0], held, in_stream)
+        data = self._in_beam(node.loop_states[key][0])
+        return _Carried((node, key), node, layer.state_name(key), data, held, in_stream)
+
+    def _in_beam(self, data: Data) -> Data:
+        """Return the template of a value of the step as it is carried: of a search, for all hypotheses."""
+        loop = self._loop
+        return data if loop.search is None else data.replace(beam=Beam(loop.beam_size, loop.path))
 
     @property
     def keys(self) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional, Union, cast
 
+from returnn_tf.config.errors import LoopError
 from returnn_tf.graph.constraints import constrained_values, step_output_name
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
@@ -37,8 +38,11 @@ from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.sequence.beam import along_hypotheses, read_backwards
 from returnn_tf.ops.sequence.hypothesis_scores import by_longest
-from returnn_tf.tensor import batch_dim
+from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
 from returnn_tf.util.lazy_tf import tf
+
+#: The number of steps of each sequence, where a search goes on from block to block of frames.
+_STEPS = Data((batch_dim,), "int32")
 
 
 class LoopRunLayer(Layer):
@@ -114,9 +118,16 @@ class LoopFrame:
         if loop.search is not None and loop.ending.end is None:
             lens = self._inner.lowering.dims.get_lens(loop.loop_dim)
             self._known_lens = tf.broadcast_to(lens, [self._batch * loop.beam_size])
+        #: In search, in a stream: the number of steps of each sequence in the blocks before, int32 [batch].
+        self._steps_before: Any = None
         self._followers = followers_of_choices(loop, ctx.node.inner)
         #: In search: the hypotheses at the end of the step, once it is emitted.
         self._last: Optional[Hypotheses] = None
+        if loop.search is not None and loop.ending.end is not None and ctx.continues:
+            raise LoopError(
+                "Layer %r: a search that ends by its layer 'end' needs all frames, so it can't go on from block to "
+                "block of frames. One with a label or a blank for each frame can." % loop.path
+            )
         self._carried = CarriedValues(loop, ctx)
         if loop.search is not None:
             for node in self._written:
@@ -151,7 +162,11 @@ class LoopFrame:
         start = (tf.constant(0), states, search, [result.array for result in results])
         count, states, search, written = run_loop(go_on, body, start, limit)
         self._finish(count, search, self._all_steps(results, written, count))
-        self._carried.keep(states, self._final_lens(search))
+        lens = self._final_lens(search)
+        self._carried.keep(states, lens)
+        if self._steps_before is not None:
+            self._ctx.state_after("scores", self._scores_in_stream, search["scores"])
+            self._ctx.state_after("steps", _STEPS, self._steps_before + lens)
         return count
 
     # --- before the loop ---
@@ -192,10 +207,18 @@ class LoopFrame:
         search = {"ended": tf.fill([entries], False), "lens": tf.zeros([entries], tf.int32)}
         if loop.search is not None:
             scores = tf.zeros([batch, loop.beam_size], self._ctx.float_dtype)
+            if self._carried.in_stream:
+                scores = self._ctx.state_before("scores", self._scores_in_stream, scores)
+                self._steps_before = self._ctx.state_before("steps", _STEPS, tf.zeros([batch], tf.int32))
             search["scores"] = tf.ensure_shape(scores, [None, loop.beam_size])
         for value in search.values():
             value.set_shape([None, *value.shape[1:]])
         return search
+
+    @property
+    def _scores_in_stream(self) -> Data:
+        """Return the template of the scores that a search has after a block of frames."""
+        return Data((batch_dim, Dim(DimKind.SPATIAL, self._loop.beam_size, "hypotheses")), self._ctx.float_dtype)
 
     def _results(self) -> list[Union[StackedResult, StackedFrames]]:
         """Return the results to stack.
@@ -348,8 +371,13 @@ class LoopFrame:
             lens = self._known_lens
             ended = i >= (lens if loop.ending.include_eos or loop.independent_of_batch else lens + 1)
             counts = tf.minimum(i, lens)
+        step = i
+        if self._steps_before is not None:
+            ended, taken = i >= lens, tf.minimum(i, lens)
+            step = tf.expand_dims(self._steps_before + taken[::beam], 1)
+            counts = tf.repeat(self._steps_before, beam) + taken
         source = None if loop.search is None else tf.tile(tf.range(beam)[None], [self._batch, 1])
-        return Hypotheses(i, scores, ended, beam, source, counts=counts, followers=self._followers)
+        return Hypotheses(step, scores, ended, beam, source, counts=counts, followers=self._followers)
 
     def _ended(self, step: StepEmitter, hyps: Optional[Hypotheses], search: dict[str, Any]) -> dict[str, Any]:
         if hyps is None:
@@ -381,7 +409,9 @@ class LoopFrame:
                 ctx.lowering.dims.beam_dims[dim] = beam
         entries = None
         if loop.search is not None:
-            entries = read_backwards(results[-1], beam)
+            entries, before = read_backwards(results[-1], beam)
+            if self._steps_before is not None:
+                ctx.lowering.search.sources[loop.path] = before
             scores = ctx.lowering.search.beam_scores[loop.path] = self._final_scores(count, size, search)
             if loop.ending.end is not None:
                 best = tf.argmax(scores, axis=1, output_type=tf.int32)
@@ -429,9 +459,11 @@ class LoopFrame:
         assert last is not None
         if not last.normalize:
             return scores
+        if self._steps_before is not None:
+            size = tf.expand_dims(self._steps_before + self._known_lens[:: loop.beam_size], 1)
         if not loop.independent_of_batch:
             return by_longest(scores, tf.cast(size, scores.dtype), include_eos=include_eos)
         steps = steps_taken(search["ended"], search["lens"], count, include_eos)
         if loop.ending.end is None:
-            steps = self._known_lens
+            steps = self._known_lens if self._steps_before is None else tf.repeat(size, loop.beam_size)
         return normalized(scores, tf.reshape(steps, tf.shape(scores)), last.exponent)

@@ -19,7 +19,7 @@ from returnn_tf.util.lazy_tf import tf
 class Hypotheses:
     """The state of a search within one step.
 
-    :param step: step index, int32 scalar
+    :param step: step index, int32 scalar; in a stream int32 [batch, 1], with the steps of the blocks before
     :param scores: [batch, beam]
     :param ended: bool [batch * beam]: whether a hypothesis had ended before this step
     :param beam: hypotheses per sequence now

@@ -48,8 +48,13 @@ class ChoiceStep:
         self._ended = tf.reshape(hyps.ended, [-1, hyps.beam])
 
     def run(self) -> list[Any]:
-        """Return the labels of the surviving hypotheses, [batch * beam] for each source."""
+        """Return the labels of the surviving hypotheses, [batch * beam] for each source.
+
+        :raises ConfigError: sequences come in blocks, but an option needs the steps of all of the sequence
+        """
         ctx, hyps = self._ctx, self._hyps
+        if hyps.step.shape.rank:
+            self._check_stream()
         beam, first = hyps.beam, hyps.choices == 0
         found = self._candidates()
         scores = unmasked = self._combined(found.scores, self._base_scores())
@@ -60,7 +65,7 @@ class ChoiceStep:
         copies = tf.logical_and(tf.equal(hyps.step, 0), tf.range(beam) > 0)
         if first:
             # Before the first choice all hypotheses are copies of one.
-            scores = tf.where(copies[None, :, None], tf.constant(float("-inf"), scores.dtype), scores)
+            scores = tf.where(tf.expand_dims(copies, -1), tf.constant(float("-inf"), scores.dtype), scores)
         truth = true_label(ctx, self._layer.plan.truths[0], beam) if self._layer.cheating else None
         if self._layer.cheating == "exclusive":
             scores = without_truth(scores, truth, hyps)
@@ -79,6 +84,14 @@ class ChoiceStep:
         hyps.exponent = self._layer.length_normalization_exponent
         ctx.set_aux(self._layer.node, SOURCE_BEAMS, tf.reshape(source, [-1]))
         return [tf.reshape(x, [-1]) for x in labels]
+
+    def _check_stream(self) -> None:
+        for name in ("cheating", "custom_score_combine", "random_sample_scale"):
+            if getattr(self._layer, name):
+                raise SearchError(
+                    "Layer %r: with the option %r, a search can't go on from block to block of frames."
+                    % (self._ctx.node.path, name)
+                )
 
     def _candidates(self) -> Candidates:
         layer, ctx = self._layer, self._ctx
@@ -149,6 +162,10 @@ class ChoiceStep:
             return best_of_each(ranks, count)
         # Before the first choice there is a single hypothesis, whose copies have the score -inf.
         start = tf.equal(self._hyps.step, 0)
+        if start.shape.rank:  # sequences of a stream that begin at different times
+            both = zip(choose(ranks, count), best_of_each(ranks, count))
+            best, source, candidate = (tf.where(start, one, other) for one, other in both)
+            return best, source, candidate
         picked: tuple[Any, Any, Any] = tf.cond(start, lambda: choose(ranks, count), lambda: best_of_each(ranks, count))
         return picked
 

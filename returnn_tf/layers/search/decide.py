@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
+from returnn_tf.config.errors import SearchError
 from returnn_tf.config.options import option
 from returnn_tf.graph.aux_values import Aux, first_axis
 from returnn_tf.graph.emit_context import EmitContext
@@ -103,6 +104,11 @@ class DecideLayer(Planned[DecidePlan]):
         if source.beam is None or source.batch_axis is None:
             return x
         beam = source.beam.size
+        if source.beam.of in ctx.lowering.search.sources:
+            raise SearchError(
+                "Layer %r decides on a hypothesis, but after a block of frames, another one may become the best. Name "
+                "the layer with all hypotheses, %r." % (self.node.path, self.source.path)
+            )
         scores = ctx.lowering.search.beam_scores[source.beam.of]
         lens = None
         if self.plan.time is not None:

@@ -81,11 +81,12 @@ def ended_best(scores: Any, labels: Any, ended: Any, label: Optional[Any] = None
     return tf.where(ended, fixed, scores), tf.where(ended, order, labels)
 
 
-def read_backwards(source_beams: Any, last_beam: int) -> Any:
+def read_backwards(source_beams: Any, last_beam: int) -> tuple[Any, Any]:
     """Backtrack the beam entries of the final hypotheses over all steps.
 
     :param source_beams: [steps, batch, beam]: for the entries at the end of a step, their entry at its start
-    :return: [steps, batch, beam]: for each final hypothesis, its entry at the end of each step
+    :return: for each final hypothesis, its entry at the end of each step, [steps, batch, beam], and its entry before
+        the first step, [batch, beam]
     """
     _, batch, beam = tf.unstack(tf.shape(source_beams))
     final = tf.tile(tf.expand_dims(tf.range(last_beam), 0), [batch, 1])
@@ -97,7 +98,8 @@ def read_backwards(source_beams: Any, last_beam: int) -> Any:
     # that row comes first, so that there is one where no step was taken.
     same = tf.tile(tf.range(beam)[None, None], [1, batch, 1])
     sources = tf.concat([same, tf.reverse(source_beams, [0])], axis=0)  # reverse=True can't be converted
-    return tf.reverse(tf.scan(back, sources, initializer=final)[:-1], [0])
+    entries = tf.scan(back, sources, initializer=final)
+    return tf.reverse(entries[:-1], [0]), entries[-1]
 
 
 def along_hypotheses(values: Any, entries: Any, batch_axis: int) -> Any:
