@@ -195,6 +195,7 @@ class SearchValues:
     :param beam_scores: final scores [batch, beam] by path of the loop
     :param sources: in a block of a stream: by path of the loop, the hypothesis before the block that each one after it
         continues, int32 [batch, beam]
+    :param scores_before: likewise the score of that hypothesis, [batch, beam]
     :param not_ended: by path of the loop: the number of sequences whose best hypothesis had not ended when the loop did
     """
 
@@ -203,6 +204,7 @@ class SearchValues:
     packed: dict[Any, Any] = dataclasses.field(default_factory=dict)
     beam_scores: dict[str, Any] = dataclasses.field(default_factory=dict)
     sources: dict[str, Any] = dataclasses.field(default_factory=dict)
+    scores_before: dict[str, Any] = dataclasses.field(default_factory=dict)
     not_ended: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def child(self) -> SearchValues:
@@ -212,6 +214,7 @@ class SearchValues:
             packed=dict(self.packed),
             beam_scores=dict(self.beam_scores),
             sources=dict(self.sources),
+            scores_before=dict(self.scores_before),
             not_ended=dict(self.not_ended),
         )
 

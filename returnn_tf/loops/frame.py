@@ -120,6 +120,7 @@ class LoopFrame:
             self._known_lens = tf.broadcast_to(lens, [self._batch * loop.beam_size])
         #: In search, in a stream: the number of steps of each sequence in the blocks before, int32 [batch].
         self._steps_before: Any = None
+        self._scores_before: Any = None  # likewise the scores, [batch, beam]
         self._followers = followers_of_choices(loop, ctx.node.inner)
         #: In search: the hypotheses at the end of the step, once it is emitted.
         self._last: Optional[Hypotheses] = None
@@ -209,6 +210,7 @@ class LoopFrame:
             scores = tf.zeros([batch, loop.beam_size], self._ctx.float_dtype)
             if self._carried.in_stream:
                 scores = self._ctx.state_before("scores", self._scores_in_stream, scores)
+                self._scores_before = scores
                 self._steps_before = self._ctx.state_before("steps", _STEPS, tf.zeros([batch], tf.int32))
             search["scores"] = tf.ensure_shape(scores, [None, loop.beam_size])
         for value in search.values():
@@ -412,6 +414,8 @@ class LoopFrame:
             entries, before = read_backwards(results[-1], beam)
             if self._steps_before is not None:
                 ctx.lowering.search.sources[loop.path] = before
+                scores_before = tf.gather(self._scores_before, before, batch_dims=1)
+                ctx.lowering.search.scores_before[loop.path] = scores_before
             scores = ctx.lowering.search.beam_scores[loop.path] = self._final_scores(count, size, search)
             if loop.ending.end is not None:
                 best = tf.argmax(scores, axis=1, output_type=tf.int32)

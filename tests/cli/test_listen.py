@@ -37,16 +37,62 @@ network = {
     "search": {"class": "rec", "from": "ctc", "unit": {"output": {
         "class": "choice", "target": None, "beam_size": 3, "from": "data:source", "initial_output": 0}}},
     "frames": {"class": "decide", "from": "search", "is_output_layer": True},
+    "attention": {"class": "rec", "from": [], "max_seq_len": 9, "unit": {
+        "s": {"class": "rnn_cell", "unit": "LSTMBlock", "n_out": 4, "from": ["prev:emb", "prev:att"]},
+        "emb": {"class": "linear", "activation": None, "n_out": 4, "from": "output", "initial_output": 0},
+        "energy": {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": None, "from": ["base:past", "s"]},
+        "weights": {"class": "softmax_over_spatial", "from": "energy"},
+        "att": {"class": "generic_attention", "weights": "weights", "base": "base:past"},
+        "prob": {"class": "softmax", "n_out": 5, "from": ["s", "att"]},
+        "end": {"class": "compare", "from": "output", "value": 4},
+        "output": {"class": "choice", "target": None, "beam_size": 3, "from": "prob", "initial_output": 4}}},
+    "attended": {"class": "decide", "from": "attention", "is_output_layer": True},
 }
+
+
+def transducer(name, **options):
+    # says each label in one frame, and knows the labels that it has said
+    said = {"class": "compare", "kind": "not_equal", "value": 4}
+    return {
+        name: {"class": "rec", "from": "both", "include_eos": True, "unit": {
+            "said": {**said, "from": "output", "initial_output": True},
+            "masked": {"class": "masked_computation", "mask": "prev:said", "from": "prev:output", "unit": {
+                "class": "subnetwork", "from": "data", "subnetwork": {
+                    "last": {"class": "linear", "activation": None, "n_out": 5, "with_bias": False, "from": "data"},
+                    "all": {"class": "rec", "unit": "lstm", "n_out": 3, "from": "last"},
+                    "output": {"class": "copy", "from": ["last", "all"]}}}},
+            "history": {"class": "unmask", "mask": "prev:said", "from": "masked"},
+            "prob": {"class": "softmax", "n_out": 5, "from": ["data:source", "history"], "is_output_layer": True},
+            "output": {"class": "choice", "target": None, "from": "prob", "initial_output": 4, **options}}},
+        name + "_said": {**said, "from": name},
+        name + "_picked": {
+            "class": "masked_computation", "mask": name + "_said", "from": name, "unit": {"class": "copy"}},
+        name + "_labels": {
+            "class": "reinterpret_data", "set_sparse_dim": 4, "from": name + "_picked", "is_output_layer": True},
+        name + "_best": {"class": "decide", "from": name + "_labels", "is_output_layer": True},
+    }
+
+
+network.update(transducer("beam_1", beam_size=1))
+network.update(transducer("beam_4", beam_size=4, length_normalization=False))
+network.update(transducer("merged", beam_size=12, length_normalization=False, recombine="sum", recombine_blank=4))
 """,
 )
+
+TRANSDUCERS = ("beam_1", "beam_4", "merged")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Return a folder with a config and a checkpoint."""
     folder = tmp_path_factory.mktemp("trained")
-    write_model(folder, CONFIG, ["ctc", "logits"], [-12.0])
+    rng, further = np.random.default_rng(1), {}
+    for name in TRANSDUCERS:
+        # of the band, and against the label that was said last
+        prob = np.concatenate([4 * np.eye(4, 5), -60 * np.diag([1, 1, 1, 1, 0]), rng.normal(0, 1, (3, 5))])
+        further.update({name + "/rec/prob/W": prob, name + "/rec/prob/b": np.array([0, 0, 0, 0, -4])})
+        further[name + "/rec/masked/last/W"] = np.eye(5)
+    write_model(folder, CONFIG, ["ctc", "logits"], [-12.0], further)
     return folder
 
 
@@ -90,6 +136,69 @@ def test_same_as_transcribe(run: Any, text: str, options: Sequence[str]) -> None
 @pytest.mark.parametrize("block", ["2", "4", "10", "34"])
 def test_blocks(run: Any, block: str) -> None:
     assert run("--wav", write("x.wav", "cab"), "--block", block)[:2] == (0, "cab\n")
+
+
+def test_labels_of_frames_by_a_search(run: Any) -> None:
+    _, expected, _ = run(write("x.wav", "cab"), "--layer", "frames", command="transcribe")
+    code, out, _ = run("--wav", "x.wav", "--layer", "frames")
+    assert code == 0 and out == expected and "ccc" in out
+    code, _, err = run("--wav", "x.wav", "--layer", "frames", "--pause", "1")
+    assert code == 2 and "each frame has a label" in err
+
+
+def _transcribed(run: Any, name: str, *options: str) -> tuple[Any, Any]:
+    """Return what listen and what transcribe tell of a file."""
+    code, expected, _ = run(name, "--json", *options, command="transcribe")
+    assert code == 0
+    code, out, _ = run("--wav", name, "--json", *options)
+    assert code == 0
+    return json.loads(out), json.loads(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer, confidence", [("beam_1", "entropy"), ("beam_4", "pooled"), ("merged", "posterior")])
+def test_transducer(run: Any, layer: str, confidence: str) -> None:
+    """Text, times, confidence, scores and their parts."""
+    parts = {"net": layer + "/prob"}
+    options = ["--layer", layer + "_best", "++search_confidence", confidence, "++search_score_layers", repr(parts)]
+    found, whole = _transcribed(run, write("x.wav", "dabacab"), *options)
+    assert (found["text"], found["duration"]) == (whole["text"], whole["duration"])
+    assert len(found["labels"]) == len(whole["labels"]) >= 7
+    assert found["score"] == pytest.approx(whole["score"], rel=1e-4)
+    assert found["parts"] == pytest.approx(whole["parts"], rel=1e-4)
+    for one, other in zip(found["labels"], whole["labels"]):
+        sure = other.pop("confidence", None)
+        assert one.pop("confidence", None) == pytest.approx(sure, abs=2e-3) and one == other
+
+
+@pytest.mark.slow
+def test_transducer_by_blocks(run: Any) -> None:
+    """Also of audio whose labels are not clear, so that other hypotheses become the best on the way."""
+    rng = np.random.default_rng(2)
+    clear = tones("dabcacbd")
+    soundfile.write("x.wav", 0.6 * clear + 0.3 * rng.normal(0, 1, len(clear)), RATE)
+    _, whole, _ = run("x.wav", "--json", "--layer", "merged_best", command="transcribe")
+    expected = json.loads(whole)
+    assert len(expected["text"]) > 4
+    for block in ("1", "64"):
+        _, out, _ = run("--wav", "x.wav", "--json", "--layer", "merged_best", "--block", block)
+        assert json.loads(out)["text"] == expected["text"]
+        assert json.loads(out)["score"] == pytest.approx(expected["score"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_partial_results_and_pauses_of_a_transducer(run: Any) -> None:
+    """Partial results grow; after a pause, the search goes on from the best hypothesis."""
+    quiet = np.zeros(RATE, "float32")
+    soundfile.write("x.wav", np.concatenate([tones("ab"), quiet, tones("ca"), quiet]), RATE)
+    options = ["--wav", "x.wav", "--json", "--partial", "--pause", "0.5", "--layer", "beam_4_best"]
+    code, out, _ = run(*options)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [line.get("partial", line.get("text")) for line in lines] == ["a", "ab", "ab", "c", "ca", "ca"]
+    first, second = [line for line in lines if "text" in line]
+    assert first["labels"][1]["start"] == pytest.approx(0.4, abs=0.05)
+    assert second["labels"][0]["start"] == pytest.approx(1.8, abs=0.05)
+    assert run("--wav", "x.wav", "--layer", "beam_4_best")[1] == "abca\n"
 
 
 def test_partial_results(run: Any) -> None:
@@ -200,7 +309,7 @@ def test_other_audio(run: Any) -> None:
     [
         ("back_ctc", "'back' .* runs backwards"),
         ("conv_ctc", "'conv' .* depend on more than the frames before"),
-        ("frames", "layer 'frames' .class 'decide'. has the labels of a search"),
+        ("attended", "'attention': a search that ends by its layer 'end' needs all frames"),
         ("gone", "there is no layer 'gone'"),
     ],
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,18 @@ def config_of_tones(audio: str, network: str) -> str:
     return _CONFIG % (RATE, audio) + network
 
 
-def write_model(folder: pathlib.Path, config: str, layers: Sequence[str], blank_biases: Sequence[float]) -> None:
+def write_model(
+    folder: pathlib.Path,
+    config: str,
+    layers: Sequence[str],
+    blank_biases: Sequence[float],
+    further: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> None:
     """Write a config, and for each bias of the blank a checkpoint, as a training does.
 
     :param config: see `config_of_tones`
     :param layers: those that get a band and say its label, [4 bands, 4 labels and the blank]
+    :param further: values of other parameters, by name
     """
     (folder / "my.config").write_text(config)
     (folder / "vocab.txt").write_text(json.dumps({label: index for index, label in enumerate(TONES)}))
@@ -50,7 +58,7 @@ def write_model(folder: pathlib.Path, config: str, layers: Sequence[str], blank_
     try:
         loaded = returnn_tf.Config.from_file("my.config")
         net = returnn_tf.Network.from_config(loaded, train=True)
-        values = dict(net.get_param_values())
+        values = {**net.get_param_values(), **further}
         os.mkdir("out")
         for epoch, bias in enumerate(blank_biases, start=1):
             for layer in layers:

@@ -30,8 +30,8 @@ from returnn_tf.logging.log import log
 from returnn_tf.logging.text import is_terminal, printable
 
 _DOC = """
-Write what is said while it is said: features, network and the search of CTC go on from block to block of audio. The
-words are those of returnn-tf transcribe for the same audio.
+Write what is said while it is said: features, network and search, of CTC or of a transducer, go on from block to block
+of audio. The words are those of returnn-tf transcribe for the same audio.
 
     arecord -q -f S16_LE -r 16000 | returnn-tf listen out/model --wav - --pause 1
     ffmpeg -loglevel error -i URL -ar 16000 -ac 1 -f wav - | returnn-tf listen out/model --wav - --json --partial
@@ -73,11 +73,9 @@ def run(args: list[str]) -> int:
         model = find_model(given.model, "listen", config=given.config, epoch=given.epoch, overrides=overrides)
         with log.at_level(log_level(model, overrides)), in_folder(model.folder), _opened(path, given.wav) as file:
             recogniser = StreamingRecogniser(model.config, layer=given.layer, data=given.data, block=given.block)
-            if form.needs_times and recogniser.frame_seconds is None:
-                raise CommandError(
-                    "listen: --format %s needs times, but it is not known how long a frame is. Set "
-                    "search_frame_seconds" % given.format
-                )
+            fault = recogniser.outputs.without_times
+            if form.needs_times and fault:
+                raise CommandError("listen: --format %s needs times, but %s" % (given.format, fault))
             _Session(given, recogniser, WavStream(file, given.wav), form).run()
     return 0
 
@@ -96,7 +94,7 @@ def _parser() -> CommandParser:
     add("--block", metavar="FRAMES", type=positive, help="frames of features that are computed at once (0.1 seconds)")
     add("--epoch", metavar="N", type=epoch, help="of the checkpoint, or %r; default: the newest one" % BEST)
     add("--config", metavar="FILE", help="the config of the model, if it is not where it was at the training")
-    add("--layer", metavar="NAME", help="the layer with posteriors of CTC, or its ctc_greedy; default: of transcribe")
+    add("--layer", metavar="NAME", help="with posteriors of CTC or labels of a search; default: of transcribe")
     add("--data", metavar="NAME", help="the dataset whose features are computed; default: the one to search")
     add("--channel", metavar="N", type=channel, help="of audio with several: its number from 0, or %r" % MIX)
     add("--sample-rate", metavar="HZ", type=positive, help="of the training data, if the config does not say it")

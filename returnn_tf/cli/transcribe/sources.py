@@ -85,11 +85,7 @@ class SearchedLayer:
         self.used_data_keys = self._searcher.used_data_keys
         self.tensors = self._searcher.tensors
         self.has_several = graph.node.output.beam is not None
-        self.without_times = ""
-        if graph.times is None:
-            self.without_times = "the network has neither CTC on these labels nor attention weights that tell them"
-        elif frame_seconds is None:
-            self.without_times = "it is not known how long a frame is. Set search_frame_seconds"
+        self.without_times = why_without_times(graph, frame_seconds)
 
     def run(self, feed: Mapping[str, Any]) -> SearchResult:
         """Search one batch."""
@@ -107,6 +103,21 @@ class SearchedLayer:
         lengths = {"data/size0": frames}  # whatever the key of the features is
         found = self._transcriber.transcripts([""] * len(frames), result.further, lengths)
         return [each.hypotheses for each in found]
+
+
+def why_without_times(graph: TranscriptGraph, frame_seconds: Optional[float]) -> str:
+    """Return why the times of the labels of a search are not known; "" if they are.
+
+    :param frame_seconds: between frames of features; None: unknown
+    """
+    if graph.times is None:
+        return "the network has neither CTC on these labels nor attention weights that tell them"
+    return without_seconds(frame_seconds)
+
+
+def without_seconds(frame_seconds: Optional[float]) -> str:
+    """Return why times are not known if only the duration of a frame may be unknown; "" if they are."""
+    return "" if frame_seconds else "it is not known how long a frame is. Set search_frame_seconds"
 
 
 class DecodedLayer:
@@ -129,7 +140,7 @@ class DecodedLayer:
         self.used_data_keys = self._forwarder.used_data_keys
         self.tensors, self.run = self._forwarder.tensors, self._forwarder.run
         self.has_several = True  # by decode_nbest
-        self.without_times = "" if frame_seconds else "it is not known how long a frame is. Set search_frame_seconds"
+        self.without_times = without_seconds(frame_seconds)
 
     def hypotheses(self, result: ForwardResult, frames: Sequence[int]) -> list[Sequence[Hypothesis]]:
         """Return the hypotheses of each sequence.

@@ -102,7 +102,8 @@ class TranscriptGraph:
         if self._chosen_from is not None:
             found["sure"] = _by_entropy(self._log_probs(graph, self._chosen_from))
         if self._step_scores is not None:
-            found["sure"] = _by_scores(graph, self._step_scores)
+            assert self._loop is not None
+            found["sure"] = _by_scores(graph, self._step_scores, self._loop)
         if self._aligned_by is not None:
             log_probs, path = self._log_probs(graph, self._aligned_by), tf.cast(found["times"], tf.int32)
             by_entropy = self.options.confidence.by_entropy
@@ -258,12 +259,14 @@ def _by_entropy(log_probs: Any) -> Any:
     return 1.0 - entropy / tf.math.log(tf.cast(tf.shape(log_probs)[-1], entropy.dtype))
 
 
-def _by_scores(graph: Lowered, node: Node) -> Any:
+def _by_scores(graph: Lowered, node: Node, loop: LoopPlan) -> Any:
     """Return the probability of the label that each step adds, from the scores of the hypotheses, [rows, steps]."""
     batch, steps = node.output.batch_axis, node.output.time_axis
     assert batch is not None and steps is not None
     scores = transpose(graph.lowering.values.outputs[node], [batch, steps])
-    added = scores - tf.pad(scores[:, :-1], [[0, 0], [1, 0]])
+    before = graph.lowering.search.scores_before.get(loop.path)
+    first = tf.zeros([tf.shape(scores)[0], 1], scores.dtype) if before is None else tf.reshape(before, [-1, 1])
+    added = scores - tf.concat([first, scores[:, :-1]], axis=1)
     return tf.exp(tf.where(tf.math.is_finite(added), tf.minimum(added, 0.0), added.dtype.min))
 
 
