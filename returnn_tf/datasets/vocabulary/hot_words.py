@@ -64,6 +64,23 @@ def _phrase(text: Any, weight: Any, where: str) -> HotPhrase:
     return HotPhrase(words, number, where)
 
 
+def check_equal(phrases: Sequence[HotPhrase], tokens: Sequence[Sequence[int]]) -> None:
+    """Check that a phrase which is there twice has one weight.
+
+    :param tokens: of each phrase: its labels, or words of a lexicon
+    :raises DataError: it has two
+    """
+    first: dict[tuple[int, ...], HotPhrase] = {}
+    for phrase, own in zip(phrases, tokens):
+        other = first.setdefault(tuple(own), phrase)
+        if other.weight != phrase.weight:
+            same = "" if other.text == phrase.text else " as %r, which is the same to the model," % other.text
+            raise CtcDataError(
+                "Hot word %r (%s) has the weight %g, but%s %g in %s. Remove one of them."
+                % (phrase.text, phrase.where, phrase.weight, same, other.weight, other.where)
+            )
+
+
 def spelt(phrase: HotPhrase, labels: DecodedLabels) -> tuple[int, ...]:
     """Return the labels of a phrase.
 

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from returnn_tf.config.errors import CtcDataError
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
-from returnn_tf.datasets.vocabulary.hot_words import HotPhrase, spelt
+from returnn_tf.datasets.vocabulary.hot_words import HotPhrase, check_equal, spelt
 from returnn_tf.engine.decoding.lexicon import WordLexicon
 from returnn_tf.native.decoding.ctc_search import WeightedPhrases
 
@@ -19,7 +19,7 @@ def weighted(
 
     Words that the lexicon lacks are added to it, if the vocabulary spells them.
 
-    :raises DataError: a word can't be spelt
+    :raises DataError: a word can't be spelt, or a phrase has two weights
     """
     if not phrases:
         return None
@@ -40,5 +40,6 @@ def weighted(
                 )
             words.append(lexicon.index(word))
         tokens.append(words)
+    check_equal(phrases, tokens)
     begins, ends = (None, None) if lexicon is not None else labels.borders(num_labels)
     return WeightedPhrases(tokens, [phrase.weight for phrase in phrases], begins, ends)

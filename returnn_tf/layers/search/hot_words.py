@@ -13,7 +13,7 @@ from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core.safe_files import path_of
 from returnn_tf.datasets.vocabulary import Vocabulary, make_vocabulary
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
-from returnn_tf.datasets.vocabulary.hot_words import hot_phrases, spelt
+from returnn_tf.datasets.vocabulary.hot_words import check_equal, hot_phrases, spelt
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -123,12 +123,14 @@ class HotWordsLayer(Planned[HotWordsPlan]):
     def _tables(self, labels: DecodedLabels, size: int) -> PhraseTables:
         """Return the phrases as labels.
 
-        :raises ConfigError: a phrase is none, or can't be spelt
+        :raises ConfigError: a phrase is none, can't be spelt, or has two weights
         """
         found, weights = [], []
         try:
-            for phrase in hot_phrases(self._given(), self.weight, "phrases"):
-                spelling = spelt(phrase, labels)
+            phrases = hot_phrases(self._given(), self.weight, "phrases")
+            spellings = [spelt(phrase, labels) for phrase in phrases]
+            check_equal(phrases, spellings)
+            for phrase, spelling in zip(phrases, spellings):
                 found.append(spelling)
                 weights.append(phrase.weight)
                 if self.end_label is not None and spelling[-1] == labels.space and len(spelling) > 1:

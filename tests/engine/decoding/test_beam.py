@@ -229,6 +229,18 @@ def test_a_part_of_a_phrase_counts_until_it_is_broken():
     assert other.decode(scores)[0].parts["hot_words"] == 0.0
 
 
+@pytest.mark.parametrize("use_lexicon", [True, False])
+def test_a_hot_word_has_one_weight(use_lexicon, tmp_path):
+    labels = DecodedLabels(["a", "b", " "])
+    lexicon = lexicon_of(labels, {"ab": ["ab"], "b": ["b"]}) if use_lexicon else None
+    (tmp_path / "hot.txt").write_text("b\t2\nab b\t1\nb\t2\nab  b\n")
+    phrases = hot_phrases(str(tmp_path / "hot.txt"), 1.0)
+    BeamDecoder(4, 3, labels, EXACT, lexicon=lexicon, hot_words=phrases)  # it is there twice, with one weight
+    phrases = hot_phrases(str(tmp_path / "hot.txt"), 4.0)
+    with pytest.raises(DataError, match=r"Hot word 'ab b' \(.*hot.txt, line 4\) has the weight 4, but 1 in .*line 2"):
+        BeamDecoder(4, 3, labels, EXACT, lexicon=lexicon, hot_words=phrases)
+
+
 def test_hot_words_that_the_lexicon_lacks_are_added():
     labels = DecodedLabels(list("abc"))
     lexicon = lexicon_of(labels, {"a": ["a"]})

@@ -223,6 +223,10 @@ def test_without_phrases() -> None:
     [
         ({"phrases": ["a", "x y"]}, r"Hot word 'x y' \(phrases\[1\]\): the labels of the model can't spell 'x' of it"),
         ({"phrases": lambda: {"a": "much"}}, r"\(phrases\['a'\]\): its weight 'much' is no number"),
+        (
+            {"phrases": lambda: {"a b": 2.0, "d": 1, "a  b": 3.0}},
+            r"Hot word 'a b' \(phrases\['a  b'\]\) has the weight 3, but 2 in phrases\['a b'\]. Remove one of them",
+        ),
         ({"phrases": "none.txt"}, "phrases: .*none.txt"),
         ({"phrases": 7}, "option 'phrases' must be a string, a list of strings, a dict .* or a function, got 7"),
         ({"phrases": lambda: None}, "phrases must be a path, not None"),
