@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from report import table
 
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
-from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions, NGramFile
-from returnn_tf.engine.decoding.lexicon import WordLexicon
-from returnn_tf.engine.decoding.ngram_file import read_ngram
+from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions
 from returnn_tf.engine.transcripts.edit_distance import Errors, align
+from returnn_tf.ops.sequence.lexicon import WordLexicon
+from returnn_tf.ops.sequence.ngram_file import NGramFile, read_ngram
 
 FRAME_SECONDS = 0.04
 LM_SCALE, WORD_SCORE, THRESHOLD, PER_FRAME = 0.6, 0.5, 25.0, 40

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "decoder.h"
+#include "label_scores.h"
 #include "ngram.h"
 #include "search.h"
 
@@ -49,6 +50,18 @@ RtfCtcDecoder* rtf_ctc_decoder_new(const RtfCtcOptions* options, const RtfLexico
 }
 
 void rtf_ctc_decoder_free(RtfCtcDecoder* decoder) { delete decoder; }
+
+int64_t rtf_label_state_size(const RtfCtcDecoder* decoder, const RtfLabelScores* options) {
+  return rtf::LabelScores(*decoder, *options).state_size();
+}
+
+void rtf_label_scores(const RtfCtcDecoder* decoder, const RtfLabelScores* options, int64_t n, const int32_t* labels,
+                      const uint8_t* last, const int32_t* before, int32_t* after, float* scores) {
+  rtf::LabelScores step(*decoder, *options);
+  const int64_t size = step.state_size(), num_labels = decoder->options.num_labels;
+  for (int64_t i = 0; i < n; ++i)
+    step.step(labels[i], last && last[i], before + i * size, after + i * size, scores + i * num_labels);
+}
 
 RtfCtcSearch* rtf_ctc_search_new(const RtfCtcDecoder* decoder) { return new RtfCtcSearch(*decoder); }
 

@@ -51,6 +51,7 @@ typedef struct RtfCtcOptions {
   int32_t labels_per_frame;  // the best ones of a frame which may follow; 0: all
   float beam_threshold;      // hypotheses with a score so far below that of the best are left out
   float lm_scale, word_score;
+  float unknown_score;   // added for each word, or label, that the model lacks
   int32_t lm_of_labels;  // whether the model is of labels rather than words
 } RtfCtcOptions;
 
@@ -59,6 +60,24 @@ typedef struct RtfCtcOptions {
 RtfCtcDecoder* rtf_ctc_decoder_new(const RtfCtcOptions* options, const RtfLexicon* lexicon, const RtfNGram* model,
                                    const int32_t* lm_indices, const RtfPhrases* phrases);
 void rtf_ctc_decoder_free(RtfCtcDecoder* decoder);
+
+// For searches that choose one label after another, as those of attention and transducers; the decoder gives labels,
+// lexicon, model and scales.
+typedef struct RtfLabelScores {
+  int32_t readings;   // ways to divide the labels of a hypothesis into words that are kept, the best ones
+  int32_t end_label;  // ends a sequence; -1: none
+} RtfLabelScores;
+
+// The number of integers in a state.
+int64_t rtf_label_state_size(const RtfCtcDecoder* decoder, const RtfLabelScores* options);
+
+// scores [n, num_labels]: what each label that may follow adds to the score of each of n hypotheses, -inf where the
+// lexicon has no word. Blanks, which may come anywhere, change no state; scores of words are those of the best reading.
+// labels [n]: what came last; the first one of a hypothesis does not count. before, after [n, state size]: the states
+// before and after it, zeros before the first one. last [n]: whether the next label is the last one of the sequence;
+// null: none is.
+void rtf_label_scores(const RtfCtcDecoder* decoder, const RtfLabelScores* options, int64_t n, const int32_t* labels,
+                      const uint8_t* last, const int32_t* before, int32_t* after, float* scores);
 
 RtfCtcSearch* rtf_ctc_search_new(const RtfCtcDecoder* decoder);
 void rtf_ctc_search_free(RtfCtcSearch* search);

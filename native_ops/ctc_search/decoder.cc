@@ -11,8 +11,9 @@ RtfCtcDecoder::RtfCtcDecoder(const RtfCtcOptions& given, const RtfLexicon* lexic
     lm_indices.assign(indices, indices + n);
   }
   if (trie) {
-    std::vector<float> scores(lexicon->num_words, options.word_score);
+    std::vector<float> scores(lexicon->num_words);
     for (int64_t word = 0; word < lexicon->num_words; ++word) {
+      scores[word] = own_score(-1, static_cast<int32_t>(word));
       if (model && !options.lm_of_labels) scores[word] += options.lm_scale * model->score(lm_indices[word]);
       if (phrases) {
         const int32_t token = static_cast<int32_t>(word), state = phrases->step(0, -1, token);

@@ -20,5 +20,12 @@ struct RtfCtcDecoder {
   RtfCtcDecoder(const RtfCtcOptions& given, const RtfLexicon* lexicon, const rtf::NGram* lm, const int32_t* indices,
                 const RtfPhrases* hot);
 
+  // What the options add for a label, or the word that ends with it; -1: none.
+  float own_score(int32_t label, int32_t word) const {
+    const int32_t token = options.lm_of_labels ? label : word;
+    const bool is_unknown = model && token >= 0 && lm_indices[token] == rtf::NGram::kUnknown;
+    return (word >= 0 || !trie ? options.word_score : 0) + (is_unknown ? options.unknown_score : 0);
+  }
+
   bool blank_separates() const { return options.blank >= 0; }
 };

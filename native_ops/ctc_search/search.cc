@@ -42,7 +42,7 @@ RtfCtcSearch::RtfCtcSearch(const RtfCtcDecoder& decoder)
 
 // All parts of the score but that of the frames, and what the words that may end next add at best.
 double RtfCtcSearch::rest(const Node& node) const {
-  double score = d_.options.lm_scale * node.lm + static_cast<double>(d_.options.word_score) * node.words;
+  double score = d_.options.lm_scale * node.lm + node.own;
   if (d_.phrases) score += node.phrase_score + d_.phrases->share(node.phrase, node.label);
   return d_.trie ? score + d_.trie->best(node.trie) : score;
 }
@@ -145,7 +145,7 @@ void RtfCtcSearch::add(int32_t from, int32_t label, int32_t word, int32_t trie, 
   if (find_active(hash_after(node.hash, label, word)) >= 0) return;  // its sum has this already
   rtf::NGram::State state;
   double others = d_.options.lm_scale * (node.lm + lm_score(node, label, word, &state));
-  others += static_cast<double>(d_.options.word_score) * (node.words + (word >= 0 || !d_.trie));
+  others += node.own + d_.own_score(label, word);
   if (d_.phrases) {
     const int32_t phrase = phrase_after(node, label, word);
     others += node.phrase_score + phrase_found(node, phrase, label, word) + d_.phrases->share(phrase, label);
@@ -193,7 +193,7 @@ int32_t RtfCtcSearch::append(const Candidate& candidate) {
   node.label = candidate.label;
   node.word = candidate.word;
   if (candidate.word >= 0) node.last_word = candidate.word;
-  node.words += candidate.word >= 0 || !d_.trie;
+  node.own += d_.own_score(candidate.label, candidate.word);
   node.trie = candidate.trie;
   nodes_.push_back(node);
   return static_cast<int32_t>(nodes_.size()) - 1;
@@ -282,12 +282,12 @@ void RtfCtcSearch::free_nodes() {
 // A hypothesis as the result, with a word that ends without its separator.
 RtfCtcSearch::Ending RtfCtcSearch::ending(size_t active, int32_t word, bool ended) const {
   const Node& node = nodes_[active_[active].node];
-  Ending e{0,         active, word, word >= 0 || !d_.trie || node.trie == rtf::Trie::kRoot, node.lm, node.phrase_score,
-           node.words};
+  Ending e{0,       active, word, word >= 0 || !d_.trie || node.trie == rtf::Trie::kRoot, node.lm, node.phrase_score,
+           node.own};
   rtf::NGram::State state = node.lm_state;
   if (word >= 0) {
     e.lm += lm_score(node, kNone, word, &state);
-    e.words += 1;
+    e.own += d_.own_score(kNone, word);
     if (d_.phrases) e.phrase_score += phrase_found(node, phrase_after(node, kNone, word), kNone, word);
   } else if (d_.phrases && !d_.trie && ended) {
     const int32_t separator = d_.options.separator;
@@ -297,8 +297,7 @@ RtfCtcSearch::Ending RtfCtcSearch::ending(size_t active, int32_t word, bool ende
       e.phrase_score += d_.phrases->found_by_end(node.phrase, node.label);
   }
   if (ended && d_.model && d_.model->has_end()) e.lm += d_.model->score(state, d_.model->end(), &state);
-  e.total = log_add(active_[active].blank, active_[active].label) + d_.options.lm_scale * e.lm +
-            static_cast<double>(d_.options.word_score) * e.words + e.phrase_score;
+  e.total = log_add(active_[active].blank, active_[active].label) + d_.options.lm_scale * e.lm + e.own + e.phrase_score;
   return e;
 }
 
@@ -380,7 +379,7 @@ int64_t RtfCtcSearch::results(bool ended, int64_t n, RtfHypothesis* results) {
     r.num_words = static_cast<int64_t>(words->size());
     r.acoustic = log_add(active_[e.active].blank, active_[e.active].label);
     r.lm = d_.options.lm_scale * e.lm;
-    r.word = static_cast<double>(d_.options.word_score) * e.words;
+    r.word = e.own;
     r.phrase = e.phrase_score;
     r.score = r.acoustic + r.lm + r.word + r.phrase;
   }

@@ -23,7 +23,7 @@ struct RtfCtcSearch {
     int32_t label, word;         // the last label; the word that ends with it; -1: none
     int32_t last_word;           // -1: none
     int32_t trie, phrase;        // states
-    int32_t words;               // their number
+    double own;                  // the scores of words, and of those that the model lacks
     double lm, phrase_score;     // not scaled; without the share of phrases that are not complete
     rtf::NGram::State lm_state;
   };
@@ -51,8 +51,7 @@ struct RtfCtcSearch {
     size_t active;
     int32_t word;  // one that only lacks a separator; -1: none
     bool whole;    // whether it does not end within a word
-    double lm, phrase_score;
-    int32_t words;
+    double lm, phrase_score, own;
   };
 
   double rest(const Node& node) const;

@@ -164,6 +164,7 @@ class LoopStep:
     :param next_states: the new values of states
     :param owners_of_state: by node of ``prev:``, the layer whose hidden state of the step before it stands for
     :param continues: whether the loop resumes where the last block of frames ended, see `CarriedValues`
+    :param lens: the number of steps of each sequence, int32 [batch * beam] or scalar; None if it is not known yet
     :param ended: without a search: bool [batch], the sequences that ended before this step; None if none can end
     """
 
@@ -172,6 +173,7 @@ class LoopStep:
     next_states: dict[Any, Any] = dataclasses.field(default_factory=dict)
     owners_of_state: dict[Node, Node] = dataclasses.field(default_factory=dict)
     continues: bool = False
+    lens: Any = None
     ended: Any = None
 
     def child(self) -> LoopStep:

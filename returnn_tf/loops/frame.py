@@ -134,6 +134,7 @@ class LoopFrame:
             for node in self._written:
                 check_follows_hypotheses(ctx, node, node.output)
         self._inner.lowering.loop.continues = self._carried.in_stream
+        self._inner.lowering.loop.lens = None if self._carried.in_stream else self._lens()
 
     def run(self) -> Any:
         """Emit the loop and return the number of steps. The collected values become further outputs of the node."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from returnn_tf.engine.decoding.ngram_file import read_ngram
+from returnn_tf.ops.sequence.ngram_file import read_ngram
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])

@@ -89,6 +89,22 @@ def test_hot_words(model, label, tmp_path):
 
 
 @pytest.mark.slow
+def test_word_scores_are_refused(tmp_path):
+    """They belong to files and compiled code of this process; another program would not find them."""
+    (tmp_path / "words.txt").write_text("one 1 2\nthree 3\n")
+    network = attention(source="scores", input_type="log_prob")
+    vocab = {"labels": list("012345"), "unknown_label": None}
+    words = {"lexicon": str(tmp_path / "words.txt"), "vocab": vocab, "end_label": 0}
+    network["output"]["unit"]["words"] = {"class": "word_scores", "from": "prev:output", **words}
+    scores = {"class": "eval", "from": ["prob", "words"], "eval": "safe_log(source(0)) + source(1)"}
+    network["output"]["unit"]["scores"] = scores
+    config = config_of(network)
+    with pytest.raises(ConfigError, match="output/words.* calls a Python function"):
+        returnn_tf.export(searching(config), str(tmp_path / "steps"), to="steps")
+    assert not (tmp_path / "steps").exists()
+
+
+@pytest.mark.slow
 def test_loop_in_a_subnetwork(tmp_path):
     """The loop is named by its path, and a step may run a loop of its own."""
     network = in_subnetwork()

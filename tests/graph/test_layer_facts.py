@@ -140,6 +140,7 @@ def test_memory_of_the_classes() -> None:
         "twod_lstm",
         "unmask",
         "window",
+        "word_scores",
     }
 
 

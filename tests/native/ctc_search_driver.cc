@@ -34,6 +34,26 @@ std::vector<Result> search(const RtfCtcDecoder* decoder, const Array& scores, in
   return results;
 }
 
+// Random labels, also such that no word has: no score is NaN, and two runs give the same.
+bool label_scores_are_good(const RtfCtcDecoder* decoder, int32_t labels) {
+  const RtfLabelScores options = {1 + std::rand() % 4, std::rand() % 2 ? labels - 1 : -1};
+  const int64_t size = rtf_label_state_size(decoder, &options), n = 3;
+  std::vector<int32_t> before(n * size), after(n * size), again(n * size), last(n);
+  std::vector<float> scores(n * labels), others(n * labels);
+  std::vector<uint8_t> ends(n);
+  for (int step = 0; step < 20; ++step) {
+    for (int32_t& label : last) label = std::rand() % (labels + 2) - 1;
+    for (uint8_t& end : ends) end = std::rand() % 5 == 0;
+    rtf_label_scores(decoder, &options, n, last.data(), ends.data(), before.data(), after.data(), scores.data());
+    rtf_label_scores(decoder, &options, n, last.data(), ends.data(), before.data(), again.data(), others.data());
+    if (after != again || scores != others) return false;
+    for (float score : scores)
+      if (std::isnan(score) || score > 1e6f) return false;
+    before = after;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main() {
@@ -73,8 +93,8 @@ int main() {
                                 has_lexicon ? nullptr : begins_word.data(),
                                 has_lexicon ? nullptr : ends_word.data()};
     const RtfCtcOptions options = {
-        labels, blank,       std::rand() % 2 ? 0 : -1, 1 + std::rand() % 10, std::rand() % 3, 20.0f, 0.5f,
-        0.2f,   !has_lexicon};
+        labels, blank,       std::rand() % 2 ? 0 : -1, 1 + std::rand() % 10, std::rand() % 3, 20.0f, 0.5f, 0.2f,
+        -0.1f,  !has_lexicon};
     RtfCtcDecoder* decoder =
         rtf_ctc_decoder_new(&options, has_lexicon ? &lexicon : nullptr, model, indices.data(), &phrases);
     Array scores = random_array(labels * (seed % 4 ? std::rand() % 30 : 900));  // so many that nodes are freed
@@ -83,6 +103,7 @@ int main() {
     std::vector<std::thread> threads;
     for (auto& result : results) threads.emplace_back([&] { result = search(decoder, scores, labels); });
     for (std::thread& thread : threads) thread.join();
+    if (!label_scores_are_good(decoder, labels)) return std::printf("case %d: label scores\n", seed), 1;
     rtf_ctc_decoder_free(decoder);
     if (results[0].empty() || results[0].size() != results[1].size()) return std::printf("case %d is wrong\n", seed), 1;
     for (size_t i = 0; i < results[0].size(); ++i) {

@@ -10,14 +10,13 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import CtcError
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.datasets.vocabulary.hot_words import HotPhrase
 from returnn_tf.engine.decoding.decoder import Decoded, Decoder, Decoding
 from returnn_tf.engine.decoding.hot_words import weighted
-from returnn_tf.engine.decoding.lexicon import WordLexicon
-from returnn_tf.engine.decoding.ngram_file import indices_in
-from returnn_tf.native.decoding.ctc_search import CtcDecoder, CtcSearch, FoundLabels, NGram, align, ctc_library
+from returnn_tf.native.decoding.ctc_search import CtcDecoder, CtcSearch, FoundLabels, align, ctc_library
+from returnn_tf.ops.sequence.lexicon import WordLexicon
+from returnn_tf.ops.sequence.ngram_file import NGramFile
 
 #: The lowest log score of a label in a frame: labels of probability 0 can't end all hypotheses.
 _LOWEST = -100.0
@@ -32,6 +31,7 @@ class BeamOptions:
     :param labels_per_frame: the best labels of a frame which may follow; 0: all
     :param lm_scale: factor of the log probabilities of the language model
     :param word_score: added for each word, without a lexicon for each label
+    :param unknown_score: added for each word that the language model lacks, of a model of labels for each label
     :param prior_scale: factor of the log priors, which are subtracted from the log posteriors
     :param blank_scale: factor of the probability of the blank
     :param nbest: hypotheses that are returned
@@ -42,22 +42,10 @@ class BeamOptions:
     labels_per_frame: int = 40
     lm_scale: float = 0.5
     word_score: float = 0.0
+    unknown_score: float = 0.0
     prior_scale: float = 0.3
     blank_scale: float = 1.0
     nbest: int = 1
-
-
-@dataclass(frozen=True)
-class NGramFile:
-    """A language model.
-
-    :param path: for messages
-    :param of_labels: whether it is a model of labels, also if there is a lexicon
-    """
-
-    model: NGram
-    path: str
-    of_labels: bool
 
 
 class BeamDecoder(Decoder):
@@ -92,7 +80,7 @@ class BeamDecoder(Decoder):
         self._lexicon, self._lm, self._log_priors = lexicon, lm, log_priors
         self._phrases = weighted(hot_words, labels, num_labels, lexicon)
         self._spellings = None if lexicon is None else lexicon.spellings()
-        self._lm_indices = None if lm is None else self._indices(lm)
+        self._lm_indices = None if lm is None else lm.indices(labels, num_labels, lexicon)
         self.set_options(options)
 
     @property
@@ -100,6 +88,7 @@ class BeamDecoder(Decoder):
         """Return the scales that have no effect, and why."""
         found = {
             "lm_scale": "without decode_lm" if self._lm is None else "",
+            "unknown_score": "without decode_lm" if self._lm is None else "",
             "prior_scale": "without decode_priors" if self._log_priors is None else "",
             "blank_scale": "as there is no blank" if self._blank < 0 else "",
         }
@@ -134,18 +123,6 @@ class BeamDecoder(Decoder):
         if self._blank >= 0:
             self._shift[self._blank] += math.log(options.blank_scale)
 
-    def _indices(self, lm: NGramFile) -> NDArray[np.int32]:
-        if lm.of_labels:
-            own = self.labels.names
-            names = [*own, *["<unk>"] * (self.num_labels - len(own))]
-            return indices_in(lm.model, names, lm.path, "labels")
-        if self._lexicon is None:
-            raise CtcError(
-                "Language model %r is one of words: that needs a lexicon. For a model of labels set lm_level = 'label'."
-                % lm.path
-            )
-        return indices_in(lm.model, self._lexicon.words, lm.path, "words of the lexicon")
-
     def begin(self) -> Decoding:
         """Begin a sequence.
 
@@ -172,7 +149,7 @@ class BeamDecoder(Decoder):
         """
         parts = {"acoustic": found.acoustic}
         parts.update({"lm": found.lm} if self._lm is not None else {})
-        parts.update({"words": found.word} if self.options.word_score else {})
+        parts.update({"words": found.word} if self.options.word_score or self.options.unknown_score else {})
         parts.update({"hot_words": found.phrase} if self._phrases is not None else {})
         frames = align(self._library, scores, found.labels, self._blank)
         assert frames is not None  # the search has found an alignment

@@ -8,8 +8,8 @@ from typing import Any, Optional
 from returnn_tf.config.errors import CtcDataError
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.datasets.vocabulary.hot_words import HotPhrase, check_equal, spelt
-from returnn_tf.engine.decoding.lexicon import WordLexicon
 from returnn_tf.native.decoding.ctc_search import WeightedPhrases
+from returnn_tf.ops.sequence.lexicon import WordLexicon
 
 
 def weighted(

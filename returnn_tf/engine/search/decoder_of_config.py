@@ -12,14 +12,14 @@ from returnn_tf.config.settings.decoding import DecodingSettings
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.datasets.vocabulary.hot_words import HotPhrase, hot_phrases
 from returnn_tf.engine.data.label_names import LabelNames
-from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions, NGramFile
-from returnn_tf.engine.decoding.lexicon import read_lexicon
-from returnn_tf.engine.decoding.ngram_file import read_ngram
+from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions
 from returnn_tf.engine.decoding.posteriors import read_log_priors
 from returnn_tf.engine.search.posteriors import is_posterior_layer
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.losses.ctc import CtcLoss
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.ops.sequence.lexicon import read_lexicon
+from returnn_tf.ops.sequence.ngram_file import open_ngram
 
 
 def decoded_node(plan: Plan, name: str) -> Node:
@@ -60,8 +60,7 @@ def decoder_of_config(config: Config, names: LabelNames, node: Node) -> BeamDeco
     try:
         lm = None
         if settings.decode_lm:
-            level = settings.decode_lm_level or ("word" if lexicon is not None else "label")
-            lm = NGramFile(read_ngram(settings.decode_lm), settings.decode_lm, of_labels=level == "label")
+            lm = open_ngram(settings.decode_lm, settings.decode_lm_level, lexicon)
         return BeamDecoder(
             dim.size,
             _blank(settings, names, node),
@@ -87,6 +86,7 @@ def beam_options(settings: DecodingSettings) -> BeamOptions:
         labels_per_frame=settings.decode_labels_per_frame,
         lm_scale=settings.decode_lm_scale,
         word_score=settings.decode_word_score,
+        unknown_score=settings.decode_unknown_score,
         prior_scale=settings.decode_prior_scale,
         blank_scale=settings.decode_blank_scale,
         nbest=settings.decode_nbest,

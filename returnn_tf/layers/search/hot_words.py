@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Callable, Optional, Union
 
-from returnn_tf.config import ConfigError, DataError
+from returnn_tf.config import DataError
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import OptionValueError, finite, option
 from returnn_tf.config.user_code import result_of_config
 from returnn_tf.datasets.core.safe_files import path_of
-from returnn_tf.datasets.vocabulary import Vocabulary, make_vocabulary
+from returnn_tf.datasets.vocabulary import Vocabulary
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.datasets.vocabulary.hot_words import check_equal, hot_phrases, spelt
 from returnn_tf.graph.emit_context import EmitContext
@@ -19,6 +19,7 @@ from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.loop_labels import label_of_step, named_labels
 from returnn_tf.ops.sequence.phrases import BORDER, PhraseTables, next_states, phrase_tables, rewards
 from returnn_tf.util.lazy_tf import tf
 
@@ -83,42 +84,13 @@ class HotWordsLayer(Planned[HotWordsPlan]):
 
     def template(self, ctx: PlanContext) -> HotWordsPlan:
         """Infer the output [batch, labels]."""
-        source = ctx.single_source()
-        if not ctx.in_step:
-            raise ctx.error("scores the labels of a loop step by step: put it into the unit of a 'rec' layer.")
-        if source.sparse_dim is None or source.rank != 1 or source.batch_axis is None:
-            raise ctx.error("the source must be one label per sequence, but it is %s." % source)
-        size = ctx.need_static(source.sparse_dim, "the number of labels")
-        tables = self._tables(self._labels(size), size)
+        source, size = label_of_step(ctx)
+        labels = named_labels(self.vocab, size, blank=self.blank, end_label=self.end_label)
+        tables = self._tables(labels, size)
         state = source.replace(dtype="int32", sparse_dim=None, vocab=None)
         ctx.loop_state("state", state, lambda emit: tf.zeros(emit.shape(state), "int32"))
         data = source.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
         return HotWordsPlan(data.with_axis(1, ctx.new_feature(size), feature=True), tables)
-
-    def _labels(self, size: int) -> DecodedLabels:
-        """Return what spells words.
-
-        :param size: number of labels of the source
-        :raises ConfigError: the vocabulary is wrong, or not one of these labels
-        """
-        try:
-            vocabulary = make_vocabulary(self.vocab, owner="vocab")
-        except (ConfigError, DataError) as exc:
-            raise OptionValueError(str(exc)) from exc
-        if vocabulary.is_random:
-            raise OptionValueError("vocab: it splits words at random. Remove what makes it do so.")
-        specials = {name: getattr(self, name) for name in ("blank", "end_label")}
-        for name, label in specials.items():
-            if label is not None and not 0 <= label < size:
-                raise OptionValueError("%s is %d, but the source has the labels 0 to %d." % (name, label, size - 1))
-        known = vocabulary.num_labels
-        others = sorted(set(range(known, size)) - set(specials.values()))
-        if known > size or others:
-            raise OptionValueError(
-                "vocab has %d labels, but the source has %d. Give the vocabulary of these labels%s."
-                % (known, size, "; of further ones, blank and end_label" if others else "")
-            )
-        return DecodedLabels(vocabulary.labels, vocabulary)
 
     def _tables(self, labels: DecodedLabels, size: int) -> PhraseTables:
         """Return the phrases as labels.

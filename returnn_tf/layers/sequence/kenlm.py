@@ -20,6 +20,7 @@ from returnn_tf.graph.option_types import Code
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.loop_axis import check_single_step
+from returnn_tf.layers.shared.loop_labels import label_of_step
 from returnn_tf.ops.sequence.ngram import LabelScorer, load_ngram_model
 from returnn_tf.util.lazy_tf import tf
 
@@ -83,23 +84,18 @@ class KenLmLayer(Planned[KenLmPlan]):
 
     def template(self, ctx: PlanContext) -> KenLmPlan:
         """Infer the output: [batch], or with dense_output [batch, labels]."""
-        source = ctx.single_source()
         check_single_step(ctx, self.axis)
-        if not ctx.in_step:
-            raise ctx.error("scores the labels of a loop step by step: put it into the unit of a 'rec' layer.")
+        source, size = label_of_step(ctx)
         path, vocab = (path_of(getattr(self, name), where=name) for name in ("lm_file", "vocab_file"))
         for option_name, file in (("lm_file", path), ("vocab_file", vocab)):
             if not os.path.exists(file):
                 raise OptionValueError(
                     "%s %r does not exist (current directory: %s)." % (option_name, file, os.getcwd())
                 )
-        if source.sparse_dim is None or source.rank != 1 or source.batch_axis is None:
-            raise ctx.error("the source must be one label per sequence, but it is %s." % source)
         try:
             labels = read_labels(vocab)
         except DataError as exc:
             raise OptionValueError("vocab_file: %s" % exc) from exc
-        size = ctx.need_static(source.sparse_dim, "the number of labels")
         if len(labels) != size:
             text = "vocab_file %r has %d labels, but the source %s has %d."
             raise ctx.error(text % (vocab, len(labels), source, size))

@@ -23,7 +23,9 @@ from returnn_tf.native.library import load
 from returnn_tf.native.sources import register_op
 
 _ERROR_SIZE = 1000
-_int32s, _int64s, _floats = (ctypes.POINTER(kind) for kind in (ctypes.c_int32, ctypes.c_int64, ctypes.c_float))
+_int32s, _int64s, _floats, _bytes = (
+    ctypes.POINTER(kind) for kind in (ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_uint8)
+)
 
 
 class _Lexicon(ctypes.Structure):
@@ -42,8 +44,8 @@ class _Phrases(ctypes.Structure):
         ("offsets", _int64s),
         ("tokens", _int32s),
         ("weights", _floats),
-        ("begins", ctypes.POINTER(ctypes.c_uint8)),
-        ("ends", ctypes.POINTER(ctypes.c_uint8)),
+        ("begins", _bytes),
+        ("ends", _bytes),
     ]
 
 
@@ -57,8 +59,13 @@ class _Options(ctypes.Structure):
         ("beam_threshold", ctypes.c_float),
         ("lm_scale", ctypes.c_float),
         ("word_score", ctypes.c_float),
+        ("unknown_score", ctypes.c_float),
         ("lm_of_labels", ctypes.c_int32),
     ]
+
+
+class _LabelScores(ctypes.Structure):
+    _fields_ = [("readings", ctypes.c_int32), ("end_label", ctypes.c_int32)]
 
 
 class _Hypothesis(ctypes.Structure):
@@ -95,6 +102,20 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         ],
     ),
     "rtf_ctc_decoder_free": (None, [ctypes.c_void_p]),
+    "rtf_label_state_size": (ctypes.c_int64, [ctypes.c_void_p, ctypes.POINTER(_LabelScores)]),
+    "rtf_label_scores": (
+        None,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(_LabelScores),
+            ctypes.c_int64,
+            _int32s,
+            _bytes,
+            _int32s,
+            _int32s,
+            _floats,
+        ],
+    ),
     "rtf_ctc_search_new": (ctypes.c_void_p, [ctypes.c_void_p]),
     "rtf_ctc_search_free": (None, [ctypes.c_void_p]),
     "rtf_ctc_search_advance": (None, [ctypes.c_void_p, ctypes.c_int64, _floats]),
@@ -220,7 +241,7 @@ class CtcDecoder:
         lm_indices: Optional[NDArray[np.int32]] = None,
         phrases: Optional[WeightedPhrases] = None,
     ) -> None:
-        self.library = library
+        self.library, self.num_labels = library, int(options["num_labels"])
         self._model = model  # the decoder refers to it
         lexicon = None
         if spellings is not None:
@@ -245,15 +266,52 @@ def _phrases(phrases: WeightedPhrases) -> _Phrases:
     offsets = np.cumsum([0, *map(len, phrases.tokens)], dtype=np.int64)
     tokens = np.array(list(itertools.chain.from_iterable(phrases.tokens)), np.int32)
     weights = np.array(phrases.weights, np.float32)
-    flags = [
-        None if flag is None else _pointer(flag, ctypes.POINTER(ctypes.c_uint8))
-        for flag in (phrases.begins, phrases.ends)
-    ]
+    flags = [None if flag is None else _pointer(flag, _bytes) for flag in (phrases.begins, phrases.ends)]
     result = _Phrases(
         len(weights), _pointer(offsets, _int64s), _pointer(tokens, _int32s), _pointer(weights, _floats), *flags
     )
     result.kept = offsets, tokens, weights  # as long as the structure
     return result
+
+
+class LabelScores:
+    """What each label that may follow adds to the scores of hypotheses; see `rtf_label_scores`.
+
+    :param decoder: gives labels, lexicon, model and scales
+    :param end_label: ends a sequence; None: there is none
+    :param readings: ways to divide labels into words that are kept
+    """
+
+    def __init__(self, decoder: CtcDecoder, end_label: Optional[int], readings: int) -> None:
+        self._decoder = decoder
+        self._options = _LabelScores(readings, -1 if end_label is None else end_label)
+        #: The number of integers in the state of a hypothesis, zeros before the first label.
+        self.state_size = int(decoder.library.rtf_label_state_size(decoder.pointer, ctypes.byref(self._options)))
+
+    def step(
+        self, labels: NDArray[np.int32], last: NDArray[np.bool_], before: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return the states after the last labels, [hypotheses, state_size], and the scores, [hypotheses, labels].
+
+        :param labels: those that came last; not used with a state of zeros
+        :param last: whether the next label is the last one
+        :param before: the states before ``labels``
+        """
+        labels, before = (np.ascontiguousarray(array, np.int32) for array in (labels, before))
+        flags = np.ascontiguousarray(last, np.uint8)
+        after = np.empty_like(before)
+        scores = np.empty((len(labels), self._decoder.num_labels), np.float32)
+        self._decoder.library.rtf_label_scores(
+            self._decoder.pointer,
+            ctypes.byref(self._options),
+            len(labels),
+            _pointer(labels, _int32s),
+            _pointer(flags, _bytes),
+            _pointer(before, _int32s),
+            _pointer(after, _int32s),
+            _pointer(scores, _floats),
+        )
+        return after, scores
 
 
 class CtcSearch:
@@ -312,6 +370,7 @@ def align(
     kernels=(
         "ctc_search/ctc_search.cc",
         "ctc_search/decoder.cc",
+        "ctc_search/label_scores.cc",
         "ctc_search/ngram.cc",
         "ctc_search/phrases.cc",
         "ctc_search/search.cc",

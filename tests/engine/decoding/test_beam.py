@@ -10,10 +10,10 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.datasets.vocabulary.hot_words import hot_phrases
-from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions, NGramFile
-from returnn_tf.engine.decoding.lexicon import WordLexicon
-from returnn_tf.engine.decoding.ngram_file import read_ngram
+from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions
+from returnn_tf.ops.sequence.lexicon import WordLexicon
 from returnn_tf.ops.sequence.ngram import ArpaModel
+from returnn_tf.ops.sequence.ngram_file import NGramFile, read_ngram
 from tests.engine.decoding.small import EXACT, all_sums, best_path, random_scores
 
 #: Words over the labels a, b, c; two sound alike, one begins another.
@@ -91,7 +91,7 @@ def test_best_first_and_a_small_beam_finds_the_best():
 def test_lexicon_and_language_model(arpa, with_model):
     labels = DecodedLabels(list("abc"))
     lm = NGramFile(read_ngram(arpa), arpa, of_labels=False) if with_model else None
-    options = dataclasses.replace(EXACT, lm_scale=0.7, word_score=0.4)
+    options = dataclasses.replace(EXACT, lm_scale=0.7, word_score=0.4, unknown_score=-0.6)
     decoder = BeamDecoder(4, 3, labels, options, lexicon=lexicon_of(labels), lm=lm)
     scores = random_scores(5, 4, seed=3)
     model, expected = ArpaModel(arpa), {}
@@ -102,7 +102,8 @@ def test_lexicon_and_language_model(arpa, with_model):
                 score, state = model.score(state, word)
                 total += score
             key = words, sequence
-            expected[key] = max(expected.get(key, -np.inf), acoustic + 0.7 * total + 0.4 * len(words))
+            own = 0.4 * len(words) - 0.6 * words.count("AA") * with_model
+            expected[key] = max(expected.get(key, -np.inf), acoustic + 0.7 * total + own)
     best = {}
     for (words, _), score in expected.items():
         best[words] = max(best.get(words, -np.inf), score)

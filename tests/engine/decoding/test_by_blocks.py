@@ -13,8 +13,8 @@ from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions
 from returnn_tf.engine.decoding.decoder import Decoder
 from returnn_tf.engine.decoding.greedy import GreedyDecoder
-from returnn_tf.engine.decoding.lexicon import WordLexicon
 from returnn_tf.native.decoding.ctc_search import CtcDecoder, CtcSearch, ctc_library
+from returnn_tf.ops.sequence.lexicon import WordLexicon
 from tests.engine.decoding.small import random_scores
 from tests.resident import needs_resident_memory, resident_memory
 

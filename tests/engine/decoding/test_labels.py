@@ -9,7 +9,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.vocabulary import make_vocabulary
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.datasets.vocabulary.hot_words import hot_phrases
-from returnn_tf.engine.decoding.lexicon import read_lexicon
+from returnn_tf.ops.sequence.lexicon import read_lexicon
 
 MODEL = pathlib.Path(__file__).parents[2] / "data" / "datasets" / "text" / "spm.model"
 

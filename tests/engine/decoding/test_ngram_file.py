@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import DataError
-from returnn_tf.engine.decoding.ngram_file import indices_in, read_ngram
 from returnn_tf.ops.sequence.ngram import ArpaModel
+from returnn_tf.ops.sequence.ngram_file import indices_in, read_ngram
 
 FILES = pathlib.Path(__file__).parents[2] / "data/kenlm"
 ARPA, BINARY = FILES / "small.arpa", FILES / "small.probing"  # the second one by build_binary of KenLM

@@ -96,8 +96,8 @@ def read_lexicon(path: str, labels: DecodedLabels) -> WordLexicon:
         )
     if separated:
         raise CtcDataError(
-            "Lexicon %r has %s with the label %r, which is the one between words: line %s. Remove it there, or set "
-            "decode_separator to another one."
+            "Lexicon %r has %s with the label %r, which is the one between words: line %s. Remove it there, or "
+            "choose another separator."
             % (path, counted(len(separated), "word"), labels.name(labels.separator or 0), _listed(separated))
         )
     if not lexicon.words:

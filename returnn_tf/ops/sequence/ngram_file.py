@@ -5,19 +5,62 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.config.errors import CtcDataError
+from returnn_tf.config.errors import CtcDataError, CtcError
 from returnn_tf.datasets.core.safe_files import check_regular
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.logging.log import log
 from returnn_tf.native.decoding.ctc_search import NGram, ctc_library
+from returnn_tf.ops.sequence.lexicon import WordLexicon
 
 #: A model that lacks a larger share of the words is one of another vocabulary.
 _MOST_UNKNOWN = 0.5
 _SHOWN = 5
+
+
+@dataclass(frozen=True)
+class NGramFile:
+    """A language model.
+
+    :param path: for messages
+    :param of_labels: whether it is a model of labels, also if there is a lexicon
+    """
+
+    model: NGram
+    path: str
+    of_labels: bool
+
+    def indices(self, labels: DecodedLabels, num_labels: int, lexicon: Optional[WordLexicon]) -> NDArray[np.int32]:
+        """Return the indices of what it scores: labels, or the words of a lexicon.
+
+        :param num_labels: with those that have no name
+        :raises ConfigError: a model of words without a lexicon
+        :raises DataError: it lacks most of them
+        """
+        if self.of_labels:
+            names = [*labels.names, *["<unk>"] * (num_labels - len(labels.names))]
+            return indices_in(self.model, names, self.path, "labels")
+        if lexicon is None:
+            raise CtcError(
+                "Language model %r is one of words: that needs a lexicon. For a model of labels set lm_level = 'label'."
+                % self.path
+            )
+        return indices_in(self.model, lexicon.words, self.path, "words of the lexicon")
+
+
+def open_ngram(path: str, level: Optional[str], lexicon: Optional[WordLexicon]) -> NGramFile:
+    """Open a language model.
+
+    :param level: "word" or "label"; None: words if there is a lexicon
+    :raises DataError, NativeOpError: see `read_ngram`
+    """
+    level = level or ("word" if lexicon is not None else "label")
+    return NGramFile(read_ngram(path), path, of_labels=level == "label")
 
 
 def read_ngram(path: str) -> NGram:

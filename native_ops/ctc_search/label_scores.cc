@@ -1,0 +1,181 @@
+#include "label_scores.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace rtf {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr int32_t kNone = -1;
+constexpr int32_t kBegun = 2;  // added to the last label, so that 0 is the state before the first one
+
+bool equal(const NGram::State& a, const NGram::State& b) {
+  return a.length == b.length && std::equal(a.words, a.words + a.length, b.words);
+}
+
+int32_t bits_of(float x) {
+  int32_t bits;
+  std::memcpy(&bits, &x, sizeof(x));
+  return bits;
+}
+
+float float_of(int32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+}  // namespace
+
+LabelScores::LabelScores(const RtfCtcDecoder& decoder, const RtfLabelScores& options)
+    : d_(decoder), options_(options) {}
+
+void LabelScores::load(const int32_t* state) {
+  readings_.clear();
+  last_label_ = *state++ - kBegun;
+  for (int32_t i = 0; i < options_.readings && state[0] > 0; ++i, state += reading_size()) {
+    Reading reading{state[0] - 1, float_of(state[1]), {}};
+    reading.lm.length = state[2];
+    for (int n = 0; n < reading.lm.length; ++n) {
+      reading.lm.words[n] = static_cast<uint32_t>(state[3 + 2 * n]);
+      reading.lm.backoffs[n] = float_of(state[4 + 2 * n]);
+    }
+    readings_.push_back(reading);
+  }
+}
+
+void LabelScores::store(int32_t* state) const {
+  std::fill(state, state + state_size(), 0);
+  *state++ = last_label_ + kBegun;
+  for (const Reading& reading : readings_) {
+    state[0] = reading.trie + 1;
+    state[1] = bits_of(reading.score);
+    state[2] = reading.lm.length;
+    for (int n = 0; n < reading.lm.length; ++n) {
+      state[3 + 2 * n] = static_cast<int32_t>(reading.lm.words[n]);
+      state[4 + 2 * n] = bits_of(reading.lm.backoffs[n]);
+    }
+    state += reading_size();
+  }
+}
+
+// The score of a reading with what the model and the options give a label, or the word that it ends.
+float LabelScores::with_token(const Reading& reading, int32_t label, int32_t word, NGram::State* state) const {
+  *state = reading.lm;
+  float score = reading.score + d_.own_score(label, word);
+  const int32_t token = d_.options.lm_of_labels ? label : word;
+  if (d_.model && token >= 0) score += d_.options.lm_scale * d_.model->score(reading.lm, d_.lm_indices[token], state);
+  return score;
+}
+
+// Calls use with the readings that a reading becomes in a node of the trie.
+template <typename Use>
+void LabelScores::into_node(const Reading& reading, int32_t node, const Use& use) const {
+  const Trie::Node& at = (*d_.trie)[node];
+  Reading next;
+  if (at.children > 0) {
+    next.trie = node;
+    next.score = with_token(reading, at.label, kNone, &next.lm);
+    use(at.label, next);
+  }
+  for (int32_t w = 0; w < at.words; ++w) {
+    next.trie = Trie::kRoot;
+    next.score = with_token(reading, at.label, d_.trie->word(at.first_word + w), &next.lm);
+    use(at.label, next);
+  }
+}
+
+// Calls use with the readings that a reading becomes after a label; kNone: after each label.
+template <typename Use>
+void LabelScores::after_label(const Reading& reading, int32_t label, const Use& use) const {
+  const int32_t blank = d_.options.blank, separator = d_.options.separator;
+  Reading next = reading;
+  if (blank >= 0 && (label == kNone || label == blank)) use(blank, next);
+  if (!d_.trie) {
+    const int32_t first = label == kNone ? 0 : label, end = label == kNone ? d_.options.num_labels : label + 1;
+    for (int32_t each = first; each < end; ++each) {
+      if (each == blank || each == options_.end_label) continue;
+      next.score = with_token(reading, each, kNone, &next.lm);
+      use(each, next);
+    }
+    return;
+  }
+  if (separator >= 0 && reading.trie == Trie::kRoot && last_label_ != separator &&
+      (label == kNone || label == separator)) {
+    next.score = with_token(reading, separator, kNone, &next.lm);
+    use(separator, next);
+  }
+  if (label == kNone) {
+    const Trie::Node& at = (*d_.trie)[reading.trie];
+    for (int32_t c = at.first_child; c < at.first_child + at.children; ++c) into_node(reading, c, use);
+  } else {
+    const int32_t child = d_.trie->child(reading.trie, label);
+    if (child >= 0) into_node(reading, child, use);
+  }
+}
+
+float LabelScores::score_of_end(const Reading& reading) const {
+  if (!d_.model || !d_.model->has_end()) return reading.score;
+  NGram::State state;
+  return reading.score + d_.options.lm_scale * d_.model->score(reading.lm, d_.model->end(), &state);
+}
+
+// The score of a sequence that ends here; -inf within a word. The last word needs no separator.
+float LabelScores::at_end(const Reading& reading) const {
+  if (!d_.trie || reading.trie == Trie::kRoot) return score_of_end(reading);
+  const int32_t separator = d_.options.separator;
+  const int32_t child = separator < 0 ? Trie::kNone : d_.trie->child(reading.trie, separator);
+  float best = kNever;
+  for (int32_t w = 0; child >= 0 && w < (*d_.trie)[child].words; ++w) {
+    Reading next = reading;
+    next.score = with_token(reading, kNone, d_.trie->word((*d_.trie)[child].first_word + w), &next.lm);
+    best = std::max(best, score_of_end(next));
+  }
+  return best;
+}
+
+// Replaces the readings by those with one label more.
+void LabelScores::advance(int32_t label) {
+  next_.clear();
+  if (label < 0 || label >= d_.options.num_labels) readings_.clear();
+  for (const Reading& reading : readings_)
+    after_label(reading, label, [&](int32_t, const Reading& next) {
+      for (Reading& other : next_) {
+        if (other.trie != next.trie || !equal(other.lm, next.lm)) continue;
+        other.score = std::max(other.score, next.score);
+        return;
+      }
+      next_.push_back(next);
+    });
+  if (next_.empty()) next_.push_back({Trie::kRoot, 0, {}});  // a label that has -inf: the words begin anew
+  const auto better = [this](const Reading& a, const Reading& b) { return whole(a) > whole(b); };
+  std::stable_sort(next_.begin(), next_.end(), better);
+  if (next_.size() > static_cast<size_t>(options_.readings)) next_.resize(options_.readings);
+  const float best = whole(next_.front());
+  for (Reading& reading : next_) reading.score -= best;
+  readings_.swap(next_);
+  if (label != d_.options.blank) last_label_ = label;
+}
+
+void LabelScores::step(int32_t label, bool last, const int32_t* before, int32_t* after, float* scores) {
+  if (*before == 0) {
+    last_label_ = kNone;
+    readings_.assign(1, {Trie::kRoot, 0, d_.model ? d_.model->begin() : NGram::State()});
+  } else {
+    load(before);
+    if (label != options_.end_label) advance(label);
+  }
+  store(after);
+  std::fill(scores, scores + d_.options.num_labels, kNever);
+  for (const Reading& reading : readings_) {
+    after_label(reading, kNone, [&](int32_t next_label, const Reading& next) {
+      scores[next_label] = std::max(scores[next_label], last ? at_end(next) : whole(next));
+    });
+    float* const end = options_.end_label < 0 ? nullptr : scores + options_.end_label;
+    if (end) *end = std::max(*end, at_end(reading));
+  }
+}
+
+}  // namespace rtf

@@ -1,0 +1,178 @@
+"""`word_scores`: a lexicon and an n-gram model, for the labels of a loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, Optional, Union
+
+from returnn_tf.config import DataError
+from returnn_tf.config.errors import CtcError
+from returnn_tf.config.option_types import Written
+from returnn_tf.config.options import OptionValueError, at_least, finite, option
+from returnn_tf.datasets.core.safe_files import path_of
+from returnn_tf.datasets.vocabulary import Vocabulary
+from returnn_tf.graph.emit_context import EmitContext
+from returnn_tf.graph.layer import Planned
+from returnn_tf.graph.layer_plan import LayerPlan
+from returnn_tf.graph.option_types import Code
+from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.graph.registry import register_layer
+from returnn_tf.layers.shared.loop_labels import label_of_step, named_labels
+from returnn_tf.native.decoding.ctc_search import CtcDecoder, LabelScores, ctc_library
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.ops.sequence.lexicon import read_lexicon
+from returnn_tf.ops.sequence.ngram_file import open_ngram
+from returnn_tf.util.lazy_tf import tf
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WordScoresPlan(LayerPlan):
+    """The plan of `WordScoresLayer`."""
+
+    scores: LabelScores
+
+
+@register_layer("word_scores")
+class WordScoresLayer(Planned[WordScoresPlan]):
+    """What each label that may follow adds to the score of a hypothesis: a lexicon, and an n-gram model.
+
+    The source is "prev:output", the label that was chosen before; the first one it sees, the initial output of the
+    choice, does not count. Add the output to the log scores that the choice takes. Without a lexicon, the model is one
+    of labels.
+
+    With a lexicon, labels that continue no word get -inf, and a word of the model is scored with its last label. Before
+    that, the hypothesis has the best unigram of the words that it may become, so that the beam compares hypotheses at
+    different places of a word. A sequence ends where a word does: by end_label, or, in a loop over the frames of a
+    source, by the last frame. There the model's score of the end of a sentence is added. A sequence that max_seq_len
+    cuts off may end within a word.
+
+    In a transducer, blank leaves the state and the score as they are, so no masked_computation is needed; in one, the
+    last frame is not seen. It runs on the CPU, in C++ that is compiled on first use. Exported graphs can't have it, as
+    they have no such files. No gradient.
+
+    Parameters: none. Lengths: one value per step of the loop.
+
+    Example::
+
+        import os, tempfile
+
+        path = os.path.join(tempfile.mkdtemp(), "words.txt")
+        with open(path, "w") as file:
+            print("ab", "ba", sep=chr(10), file=file)
+        vocab = {"class": "CharacterTargets", "labels": ["a", "b", " "], "unknown_label": None}
+        network = {"output": {"class": "rec", "from": "data", "unit": {
+            "words": {"class": "word_scores", "from": "prev:label", "lexicon": path, "vocab": vocab},
+            "am": {"class": "linear", "activation": "log_softmax", "n_out": 3, "from": "data:source"},
+            "scores": {"class": "combine", "kind": "add", "from": ["am", "words"]},
+            "label": {"class": "choice", "input_type": "log_prob", "target": "classes", "beam_size": 2,
+                "initial_output": 0, "independent_of_batch": True, "from": "scores"},
+            "output": {"class": "copy", "from": "scores"}}}}
+    """
+
+    has_memory = True
+
+    lexicon: Code = option(
+        None,
+        help="file with a word in each line, and behind it the names of its labels; without them it is spelt as texts; "
+        "or a function that returns the path",
+    )
+    lm: Code = option(
+        None,
+        help="n-gram model: ARPA, also .gz, or a binary file of KenLM with probing hash tables; or a function that "
+        "returns the path",
+    )
+    lm_level: Optional[str] = option(
+        None,
+        help="what the model has as words: word or label; by default words if there is a lexicon",
+        choices=["word", "label"],
+        needs="lm",
+    )
+    lm_scale: float = option(0.5, help="factor of the log probabilities of lm", check=finite, needs="lm")
+    word_score: float = option(0.0, help="added for each word, without a lexicon for each label", check=finite)
+    unknown_score: float = option(
+        0.0, help="added for each word, of a model of labels for each label, that lm lacks", check=finite, needs="lm"
+    )
+    vocab: Annotated[Any, Written(Union[dict[str, Any], Vocabulary], "dict")] = option(
+        help="the vocabulary that splits text into the labels of the source, as datasets take it"
+    )
+    blank: Optional[int] = option(None, help="a label that changes nothing, as the blank of transducers")
+    end_label: Optional[int] = option(None, help="the label that ends a sequence")
+    separator: str = option(
+        "",
+        help="label that may stand between words, as a silence; by default the space, if labels are characters",
+        needs="lexicon",
+    )
+    readings: int = option(
+        8,
+        help="ways to divide the labels of a hypothesis into words that are kept, as homophones make several",
+        check=at_least(1),
+        needs="lexicon",
+    )
+
+    def template(self, ctx: PlanContext) -> WordScoresPlan:
+        """Infer the output [batch, labels]."""
+        source, size = label_of_step(ctx)
+        if self.lexicon is None and self.lm is None:
+            raise ctx.error("has nothing to score labels by: give a lexicon, an n-gram model (lm), or both.")
+        if self.blank is not None and self.blank == self.end_label:
+            raise OptionValueError("blank and end_label are both %d. Remove one of them." % self.blank)
+        scores = self._scores(size)
+        state = source.replace(dtype="int32", sparse_dim=None, vocab=None)
+        state = state.with_axis(1, ctx.new_spatial(scores.state_size, "state"))
+        ctx.loop_state("state", state, lambda emit: tf.zeros(emit.shape(state), "int32"))
+        data = source.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
+        return WordScoresPlan(data.with_axis(1, ctx.new_feature(size), feature=True), scores)
+
+    def _scores(self, size: int) -> LabelScores:
+        """Return what scores labels.
+
+        :param size: number of labels of the source
+        :raises ConfigError: a file is missing or does not fit the labels; there is no compiler
+        """
+        labels = named_labels(self.vocab, size, self.separator, blank=self.blank, end_label=self.end_label)
+        lexicon, lm, indices = None, None, None
+        try:
+            if self.lexicon is not None:
+                lexicon = read_lexicon(path_of(self.lexicon, where="lexicon"), labels)
+            if self.lm is not None:
+                lm = open_ngram(path_of(self.lm, where="lm"), self.lm_level, lexicon)
+                indices = lm.indices(labels, size, lexicon)
+            library = ctc_library()
+        except (CtcError, DataError) as exc:
+            raise OptionValueError(str(exc)) from exc
+        except NativeOpError as exc:
+            raise OptionValueError(
+                "words are scored by a program in C++, which can't be compiled here: %s. Install a compiler, e.g. g++, "
+                "or remove the layer." % exc
+            ) from exc
+        options = {
+            "num_labels": size,
+            "blank": -1 if self.blank is None else self.blank,
+            "separator": -1 if labels.separator is None or lexicon is None else labels.separator,
+            "lm_scale": self.lm_scale,
+            "word_score": self.word_score,
+            "unknown_score": self.unknown_score,
+            "lm_of_labels": lm is not None and lm.of_labels,
+        }
+        decoder = CtcDecoder(
+            library,
+            options,
+            None if lexicon is None else lexicon.spellings(),
+            None if lm is None else lm.model,
+            indices,
+        )
+        return LabelScores(decoder, self.end_label, self.readings if lexicon is not None else 1)
+
+    def emit(self, ctx: EmitContext) -> Any:
+        """Emit a Python function, which calls the library."""
+        labels, before, scores = tf.cast(ctx.source(), tf.int32), ctx.loop_state("state"), self.plan.scores
+        lens, step = ctx.lowering.loop.lens, ctx.lowering.loop.index
+        left = 2 if lens is None or self.end_label is not None else lens - step  # steps, from this one on
+        left = tf.broadcast_to(left, tf.shape(labels))
+        after, added = tf.numpy_function(
+            scores.step, [labels, tf.equal(left, 1), before], [tf.int32, tf.float32], stateful=False
+        )
+        after.set_shape(before.shape)
+        ctx.set_loop_state("state", after)
+        added = tf.where(left[:, None] > 0, added, 0.0)  # what follows the end of a shorter sequence is no label of it
+        return tf.cast(tf.ensure_shape(added, [None, ctx.output.dims[1].size]), ctx.float_dtype)
