@@ -24,7 +24,11 @@ from returnn_tf.ops.normalize import layer_norm
 from returnn_tf.util.lazy_tf import tf
 
 ROWS = 3200
-OPTIMIZERS = ({"class": "adam"}, {"class": "adamw"}, {"class": "nadamkeras"}, {"class": "momentum", "momentum": 0.9})
+OPTIMIZERS = (
+    {"class": "adam"}, {"class": "adamw"}, {"class": "nadamkeras"}, {"class": "momentum", "momentum": 0.9},
+    {"class": "radam"}, {"class": "lion"}, {"class": "lamb"}, {"class": "scaledadam"}, {"class": "schedulefreeadamw"},
+    {"class": "adafactor"},
+)  # fmt: skip
 _ATTENTION = [(256, 768), (256, 256), (256, 512), (512,), (32, 1, 256), (256, 256), *[(256,)] * 20]
 CONFORMER = 6 * (_ATTENTION + 2 * [(256, 1024), (1024,), (1024, 256)])
 

@@ -26,6 +26,7 @@ enum RtfRule {
   RTF_AVERAGE,           // -; moves a value by the rate towards what stands for its gradient
   RTF_LAMB,              // m v; factors of m and v, beta1, beta2, epsilon, weight decay
   RTF_SCALED_ADAM,       // m v scale_m scale_v; beta1, beta2, epsilon, factor on the rate of scales, least scale
+  RTF_ADAFACTOR,         // rows columns; weight of a new square, epsilon1, epsilon2, threshold, scaled, weight decay
   RTF_RULES,
 };
 
@@ -33,12 +34,11 @@ enum { kRtfMaxSlots = 4, kRtfMaxNumbers = 8 };
 
 // The number of slots and of numbers (with the rate) of a rule.
 int rtf_update_slots(int rule);
-// How many of the slots have the size of the parameter; the others, which follow, are single numbers.
-int rtf_update_large_slots(int rule);
 int rtf_update_numbers(int rule);
 
 typedef struct RtfParameter {
   int64_t size;
+  int64_t columns;  // of a matrix, for RTF_ADAFACTOR
   float* value;
   const float* gradient;
   float* slots[kRtfMaxSlots];

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kNumbersPerThread = 1 << 15;
 constexpr int64_t kSquaresPerBlock = 1 << 12;
+constexpr int64_t kMatrixPerBlock = 1 << 16;
 
 // Applies a rule to n entries. The formulas and the order of their operations are those of TensorFlow's kernels.
 template <int kRule>
@@ -131,21 +132,37 @@ void update(const float* numbers, const RtfParameter* parameters, int64_t count,
   });
 }
 
+double squares(const float* x, int64_t n) {
+  Vec sums[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+    for (int k = 0; k < 4; ++k) {
+      const Vec v = load(x + i + k * kLanes);
+      sums[k] += v * v;
+    }
+  float lanes[kLanes], rest = 0;
+  store(lanes, (sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (; i < n; ++i) rest += x[i] * x[i];
+  double sum = rest;
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+
 // The blocks of all parameters, so that sums over the entries of each do not depend on the number of threads.
 class Blocks {
  public:
-  explicit Blocks(int64_t size) : size_(size) {}
-
-  void add(int64_t entries) {
-    sizes_.push_back(entries);
-    starts_.push_back(starts_.back() + (entries + size_ - 1) / size_);
-    total_ += entries;
+  // n items, so many of them in a block, each of so many entries.
+  void add(int64_t n, int64_t per_block, int64_t entries = 1) {
+    sizes_.push_back(n);
+    per_block_.push_back(per_block);
+    starts_.push_back(starts_.back() + (n + per_block - 1) / per_block);
+    total_ += n * entries;
   }
 
   int64_t count() const { return starts_.back(); }
   int64_t first(int64_t array) const { return starts_[array]; }
 
-  // Calls run(block, array, its first entry there, number of entries) for each, by several threads.
+  // Calls run(block, array, its first item there, number of items) for each, by several threads.
   template <class Run>
   void each(const RtfThreads& threads, const Run& run) const {
     const int64_t useful = std::max<int64_t>(1, total_ / kNumbersPerThread);
@@ -155,15 +172,15 @@ class Blocks {
       int64_t array = std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1;
       for (int64_t block = first; block < last; ++block) {
         while (block >= starts_[array + 1]) ++array;
-        const int64_t at = (block - starts_[array]) * size_;
-        run(block, array, at, std::min(size_, sizes_[array] - at));
+        const int64_t per_block = per_block_[array], at = (block - starts_[array]) * per_block;
+        run(block, array, at, std::min(per_block, sizes_[array] - at));
       }
     });
   }
 
  private:
-  int64_t size_, total_ = 0;
-  std::vector<int64_t> sizes_, starts_ = std::vector<int64_t>(1, 0);
+  int64_t total_ = 0;
+  std::vector<int64_t> sizes_, per_block_, starts_ = std::vector<int64_t>(1, 0);
 };
 
 constexpr int kSums = 8;  // running at a time, so that the loops become vector instructions
@@ -262,8 +279,8 @@ struct ScaledAdam {
 template <class Rule>
 void update_by_sums(const float* numbers, const RtfParameter* parameters, int64_t count, const RtfThreads& threads) {
   const Rule rule(numbers);
-  Blocks blocks(kSquaresPerBlock);
-  for (int64_t p = 0; p < count; ++p) blocks.add(parameters[p].size);
+  Blocks blocks;
+  for (int64_t p = 0; p < count; ++p) blocks.add(parameters[p].size, kSquaresPerBlock);
   std::vector<double> sums(2 * blocks.count());
   blocks.each(threads, [&](int64_t block, int64_t p, int64_t at, int64_t n) {
     const RtfParameter& of = parameters[p];
@@ -282,20 +299,92 @@ void update_by_sums(const float* numbers, const RtfParameter* parameters, int64_
   });
 }
 
-double squares(const float* x, int64_t n) {
-  Vec sums[4] = {};
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-    for (int k = 0; k < 4; ++k) {
-      const Vec v = load(x + i + k * kLanes);
-      sums[k] += v * v;
+// The sum of the squares of n products; each square is added to squares[i], too, if there are any.
+double add_squares(int64_t n, const float* __restrict x, const float* __restrict factors, float* __restrict squares) {
+  float sums[kSums] = {};
+  if (factors) {
+    strided(n, [&](int64_t i, int k) { sums[k] += x[i] * factors[i] * (x[i] * factors[i]); });
+  } else {
+    strided(n, [&](int64_t i, int k) {
+      squares[i] += x[i] * x[i];
+      sums[k] += x[i] * x[i];
+    });
+  }
+  return total(sums);
+}
+
+void update_adafactor(const float* numbers, const RtfParameter* parameters, int64_t count, const RtfThreads& threads) {
+  const float rate = numbers[0], weight = numbers[1], epsilon1 = numbers[2], epsilon2 = numbers[3];
+  const float threshold = numbers[4], scaled = numbers[5], decay = rate * numbers[6];
+  struct Matrix {
+    int64_t rows, columns;
+    std::vector<float> of_rows, of_columns;  // factors of the gradient
+    float step;
+  };
+  std::vector<Matrix> matrices(count);
+  Blocks blocks;
+  for (int64_t p = 0; p < count; ++p) {
+    const int64_t columns = parameters[p].columns, rows = columns ? parameters[p].size / columns : 0;
+    matrices[p] = {rows, columns, std::vector<float>(rows), std::vector<float>(columns), 0};
+    blocks.add(rows, std::max<int64_t>(1, kMatrixPerBlock / std::max<int64_t>(1, columns)), columns);
+  }
+  std::vector<std::vector<float>> by_column(blocks.count());
+  std::vector<double> sums(blocks.count());
+  blocks.each(threads, [&](int64_t block, int64_t p, int64_t at, int64_t n) {
+    const RtfParameter& of = parameters[p];
+    by_column[block].assign(of.columns, 0.0f);
+    for (int64_t row = at; row < at + n; ++row) {
+      const double sum = add_squares(of.columns, of.gradient + row * of.columns, nullptr, by_column[block].data());
+      float& mean = of.slots[0][row];
+      mean += weight * (static_cast<float>(sum / of.columns) + epsilon1 - mean);
     }
-  float lanes[kLanes], rest = 0;
-  store(lanes, (sums[0] + sums[1]) + (sums[2] + sums[3]));
-  for (; i < n; ++i) rest += x[i] * x[i];
-  double sum = rest;
-  for (float lane : lanes) sum += lane;
-  return sum;
+    sums[block] = scaled != 0 ? squares(of.value + at * of.columns, n * of.columns) : 0;
+  });
+  for (int64_t p = 0; p < count; ++p) {
+    Matrix& matrix = matrices[p];
+    if (!matrix.rows) continue;
+    std::vector<float>& of_columns = matrix.of_columns;
+    double size = 0, mean_row = 0;
+    for (int64_t block = blocks.first(p); block < blocks.first(p + 1); ++block) {
+      for (int64_t i = 0; i < matrix.columns; ++i) of_columns[i] += by_column[block][i];
+      size += sums[block];
+    }
+    for (int64_t i = 0; i < matrix.columns; ++i) {
+      float& mean = parameters[p].slots[1][i];
+      mean += weight * (of_columns[i] / matrix.rows + epsilon1 - mean);
+      of_columns[i] = 1.0f / std::sqrt(mean);
+    }
+    for (int64_t i = 0; i < matrix.rows; ++i) mean_row += parameters[p].slots[0][i];
+    mean_row /= matrix.rows;
+    for (int64_t i = 0; i < matrix.rows; ++i)
+      matrix.of_rows[i] = std::sqrt(static_cast<float>(mean_row) / parameters[p].slots[0][i]);
+    const float rms = static_cast<float>(std::sqrt(size / parameters[p].size));
+    matrix.step = rate * (scaled != 0 ? std::max(rms, epsilon2) : 1.0f);
+  }
+  blocks.each(threads, [&](int64_t block, int64_t p, int64_t at, int64_t n) {
+    const Matrix& matrix = matrices[p];
+    sums[block] = 0;
+    for (int64_t row = at; row < at + n; ++row)
+      sums[block] +=
+          static_cast<double>(matrix.of_rows[row]) * matrix.of_rows[row] *
+          add_squares(matrix.columns, parameters[p].gradient + row * matrix.columns, matrix.of_columns.data(), nullptr);
+  });
+  for (int64_t p = 0; p < count; ++p) {
+    double sum = 0;
+    for (int64_t block = blocks.first(p); block < blocks.first(p + 1); ++block) sum += sums[block];
+    if (matrices[p].rows)
+      matrices[p].step /= std::max(static_cast<float>(std::sqrt(sum / parameters[p].size)) / threshold, 1.0f);
+  }
+  blocks.each(threads, [&](int64_t, int64_t p, int64_t at, int64_t n) {
+    const Matrix& matrix = matrices[p];
+    const float* __restrict of_columns = matrix.of_columns.data();
+    for (int64_t row = at; row < at + n; ++row) {
+      float* __restrict w = parameters[p].value + row * matrix.columns;
+      const float* __restrict g = parameters[p].gradient + row * matrix.columns;
+      const float factor = matrix.step * matrix.of_rows[row];
+      for (int64_t i = 0; i < matrix.columns; ++i) w[i] -= factor * of_columns[i] * g[i] + decay * w[i];
+    }
+  });
 }
 
 }  // namespace
@@ -304,15 +393,13 @@ double squares(const float* x, int64_t n) {
 extern "C" {
 
 int rtf_update_slots(int rule) {
-  static const int kSlots[] = {0, 1, 1, 2, 3, 2, 2, 3, 1, 2, 2, 1, 2, 0, 2, 4};
+  static const int kSlots[] = {0, 1, 1, 2, 3, 2, 2, 3, 1, 2, 2, 1, 2, 0, 2, 4, 2};
   static_assert(sizeof(kSlots) == RTF_RULES * sizeof(int), "a rule is missing");
   return kSlots[rule];
 }
 
-int rtf_update_large_slots(int rule) { return rule == RTF_SCALED_ADAM ? 2 : rtf_update_slots(rule); }
-
 int rtf_update_numbers(int rule) {
-  static const int kNumbers[] = {1, 3, 3, 8, 6, 6, 4, 4, 1, 3, 8, 4, 7, 1, 7, 6};
+  static const int kNumbers[] = {1, 3, 3, 8, 6, 6, 4, 4, 1, 3, 8, 4, 7, 1, 7, 6, 7};
   static_assert(sizeof(kNumbers) == RTF_RULES * sizeof(int), "a rule is missing");
   return kNumbers[rule];
 }
@@ -329,15 +416,16 @@ void rtf_update_f32(int rule, const float* numbers, const RtfParameter* paramete
                                     rtf::update<RTF_ADAGRAD>,       rtf::update<RTF_ADADELTA>,
                                     rtf::update<RTF_RADAM>,         rtf::update<RTF_LION>,
                                     rtf::update<RTF_SCHEDULE_FREE>, rtf::update<RTF_AVERAGE>,
-                                    rtf::update_by_sums<rtf::Lamb>, rtf::update_by_sums<rtf::ScaledAdam>};
+                                    rtf::update_by_sums<rtf::Lamb>, rtf::update_by_sums<rtf::ScaledAdam>,
+                                    rtf::update_adafactor};
   static_assert(sizeof(kUpdates) == RTF_RULES * sizeof(Update), "a rule is missing");
   kUpdates[rule](all, parameters, count, *threads);
 }
 
 double rtf_sum_of_squares_f32(const float* const* arrays, const int64_t* sizes, int64_t count,
                               const RtfThreads* threads) {
-  rtf::Blocks blocks(rtf::kSquaresPerBlock);
-  for (int64_t i = 0; i < count; ++i) blocks.add(sizes[i]);
+  rtf::Blocks blocks;
+  for (int64_t i = 0; i < count; ++i) blocks.add(sizes[i], rtf::kSquaresPerBlock);
   std::vector<double> sums(blocks.count());
   blocks.each(*threads,
               [&](int64_t block, int64_t i, int64_t at, int64_t n) { sums[block] = rtf::squares(arrays[i] + at, n); });

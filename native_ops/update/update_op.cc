@@ -18,7 +18,7 @@ using tensorflow::Var;
 REGISTER_OP("RtfUpdate")
     .Attr(
         "rule: {'sgd', 'momentum', 'keras_sgd', 'adam', 'amsgrad', 'nadam_keras', 'rmsprop', 'rmsprop_centered', "
-        "'adagrad', 'adadelta', 'radam', 'lion', 'schedule_free', 'average', 'lamb', 'scaled_adam'}")
+        "'adagrad', 'adadelta', 'radam', 'lion', 'schedule_free', 'average', 'lamb', 'scaled_adam', 'adafactor'}")
     .Attr("count: int >= 1")
     .Attr("n_slots: int >= 0")
     .Input("vars: count * resource")
@@ -38,11 +38,19 @@ REGISTER_OP("RtfGlobalNorm")
     });
 
 int rule_of(const std::string& name) {
-  static const char* const kNames[] = {
-      "sgd",     "momentum", "keras_sgd", "adam", "amsgrad",       "nadam_keras", "rmsprop", "rmsprop_centered",
-      "adagrad", "adadelta", "radam",     "lion", "schedule_free", "average",     "lamb",    "scaled_adam"};
+  static const char* const kNames[] = {"sgd",         "momentum", "keras_sgd",        "adam",    "amsgrad",
+                                       "nadam_keras", "rmsprop",  "rmsprop_centered", "adagrad", "adadelta",
+                                       "radam",       "lion",     "schedule_free",    "average", "lamb",
+                                       "scaled_adam", "adafactor"};
   static_assert(sizeof(kNames) == RTF_RULES * sizeof(*kNames), "a rule is missing");
   return static_cast<int>(std::find(kNames, kNames + RTF_RULES - 1, name) - kNames);
+}
+
+// The shape of a slot of a parameter.
+TensorShape slot_shape(int rule, int slot, const TensorShape& shape) {
+  if (rule == RTF_SCALED_ADAM && slot >= 2) return TensorShape({});
+  if (rule == RTF_ADAFACTOR) return TensorShape({shape.dim_size(slot)});
+  return shape;
 }
 
 // Variables, locked against readers and other writers while this exists.
@@ -109,10 +117,14 @@ class UpdateOp : public OpKernel {
     for (int p = 0; p < count_; ++p) {
       const Tensor& gradient = context->input(n_vars + p);
       RtfParameter& parameter = parameters[p];
-      parameter = {gradient.NumElements(), nullptr, floats(gradient), {}};
+      const int rank = gradient.dims();
+      OP_REQUIRES(
+          context, rank == 2 || rule_ != RTF_ADAFACTOR,
+          InvalidArgument("update: the rule is for matrices, but a gradient is ", gradient.shape().DebugString()));
+      parameter = {gradient.NumElements(), rank ? gradient.dim_size(rank - 1) : 1, nullptr, floats(gradient), {}};
       OP_REQUIRES_OK(context, locked.numbers(context, p, gradient.shape(), &parameter.value));
       for (int i = 0; i < per_parameter; ++i) {
-        const TensorShape shape = i < rtf_update_large_slots(rule_) ? gradient.shape() : TensorShape({});
+        const TensorShape shape = slot_shape(rule_, i, gradient.shape());
         OP_REQUIRES_OK(context, locked.numbers(context, count_ + p * per_parameter + i, shape, &parameter.slots[i]));
       }
     }

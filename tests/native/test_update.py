@@ -32,6 +32,8 @@ OPTIMIZERS = [
     {"class": "lion", "weight_decay": 0.1},
     {"class": "lamb"},
     {"class": "scaledadam"},
+    {"class": "adafactor", "weight_decay": 0.1, "clip_threshold": 0.7},
+    {"class": "adafactor", "scale_parameter": False, "relative_step": False},
     {"class": "schedulefreeadamw", "weight_decay": 0.1, "warmup_steps": 2},
 ]
 
@@ -118,6 +120,7 @@ def test_norm(ops, monkeypatch):
         ("sgd", [], [1.0, 2.0], "takes 1 numbers"),
         ("momentum", [], [1.0, 0.0, 0.0], "momentum has 1 slots"),
         ("momentum", [tf.Variable([1.0])], [1.0, 0.0, 0.0], "its gradient is [2]"),
+        ("adafactor", [tf.Variable([1.0, 1.0])] * 2, 7 * [1.0], "is for matrices, but a gradient is [2]"),
     ],
 )
 def test_wrong_input(ops, rule, slots, numbers, text):

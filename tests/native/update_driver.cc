@@ -21,7 +21,7 @@ int main() {
       std::vector<Array>& all = arrays[i];
       for (int p = 0; p < count; ++p) {
         const int64_t size = seed > 80 ? 30000 + std::rand() % 5000 : std::rand() % 70;
-        RtfParameter parameter = {size, nullptr, nullptr, {}};
+        RtfParameter parameter = {size, size % 3 ? size : size / 3, nullptr, nullptr, {}};
         for (int k = 0; k < 2 + rtf_update_slots(rule); ++k) {
           all.push_back(random_array(size));
           if (k >= 2)

@@ -25,8 +25,6 @@ class UpdateRule:
     """
 
     name: ClassVar[str]
-    #: how many of the slots, the last ones, are single numbers
-    scalar_slots: ClassVar[int] = 0
 
     @property
     def numbers(self) -> Any:
@@ -206,13 +204,26 @@ class ScaledAdamRule(UpdateRule):
     """Adam with steps relative to the size of each parameter."""
 
     name: ClassVar[str] = "scaled_adam"
-    scalar_slots: ClassVar[int] = 2
     rate: Any
     beta1: float
     beta2: float
     epsilon: float
     scale_rate: float
     min_rms: float
+
+
+@dataclass(frozen=True)
+class AdafactorRule(UpdateRule):
+    """Gradient of a matrix over the root of mean squares of rows and columns; slots are these."""
+
+    name: ClassVar[str] = "adafactor"
+    rate: Any
+    weight: Any
+    epsilon1: float
+    epsilon2: float
+    threshold: float
+    scaled: bool
+    weight_decay: float
 
 
 def update_ops() -> Optional[Any]:
@@ -330,29 +341,53 @@ def _scaled_adam(w: Any, g: Any, s: Arrays, *numbers: float) -> tuple[Any, Array
     return w - rate * (max(np.sqrt((w**2).mean()), least) * step + scale_rate * of_scale * w), s
 
 
-_FORMULAS: list[tuple[UpdateRule, Callable[..., tuple[Any, Arrays]], int]] = [
-    (SgdRule(0.1), lambda w, g, s, rate: (w - rate * g, s), 0),
-    (MomentumRule(0.1, 0.9, nesterov=False), _momentum, 1),
-    (MomentumRule(0.1, 0.9, nesterov=True), _momentum, 1),
-    (KerasSgdRule(0.1, 0.9, nesterov=False), _keras_sgd, 1),
-    (KerasSgdRule(0.1, 0.9, nesterov=True), _keras_sgd, 1),
-    (AdamRule(0.1, 0.8, 0.9, 0.9, 0.99, 1e-3), _adam, 2),
-    (AdamRule(0.1, 0.8, 0.9, 0.9, 0.99, 1e-3, nesterov=True, weight_decay=0.5), _adam, 2),
-    (AmsGradRule(0.1, 0.8, 0.9, 0.9, 0.99, 1e-3), _adam, 3),
-    (NadamKerasRule(0.1, 0.3, 1.5, 0.9, 0.99, 1e-3), _nadam_keras, 2),
-    (RmsPropRule(0.1, 0.9, 0.5, 1e-3), _rmsprop, 2),
-    (CenteredRmsPropRule(0.1, 0.9, 0.5, 10.0), _rmsprop, 3),
-    (AdagradRule(0.1), _adagrad, 1),
-    (AdadeltaRule(0.1, 0.9, 1e-3), _adadelta, 2),
-    (RAdamRule(0.1, 0.6, 1.2, 1.0, 0.9, 0.99, 1e-3, 0.5), _radam, 2),
-    (RAdamRule(0.1, 0.6, 1.2, 0.0, 0.9, 0.99, 1e-3, 0.5), _radam, 2),
-    (LionRule(0.1, 0.9, 0.99, 0.5), _lion, 1),
-    (ScheduleFreeRule(0.1, 0.3, 1.2, 0.9, 0.99, 1e-3, 0.5), _schedule_free, 2),
-    (AverageRule(0.1), lambda w, g, s, rate: (w + rate * (g - w), s), 0),
-    (LambRule(0.1, 1.5, 1.2, 0.9, 0.99, 1e-3, 0.5), _lamb, 2),
-    (ScaledAdamRule(0.1, 0.9, 0.99, 1e-3, 0.1, 1e-3), _scaled_adam, 4),
+def _adafactor(w: Any, g: Any, s: Arrays, *numbers: float) -> tuple[Any, Arrays]:
+    rate, weight, epsilon1, epsilon2, threshold, scaled, decay = numbers
+    if not np.size(w):
+        return w, s
+    row = s[0] + weight * ((g**2).mean(1) + epsilon1 - s[0])
+    col = s[1] + weight * ((g**2).mean(0) + epsilon1 - s[1])
+    step = g / np.sqrt(np.outer(row / row.mean(), col))
+    size = max(np.sqrt((w**2).mean()), epsilon2) if scaled else 1.0
+    step = step * size / max(1.0, np.sqrt((step**2).mean()) / threshold)
+    return w - rate * step - rate * decay * w, [row, col]
+
+
+Shape = tuple[int, ...]
+
+
+def _like(count: int) -> Callable[[Shape], list[Shape]]:
+    """Return the shapes of so many slots like the parameter."""
+    return lambda shape: count * [shape]
+
+
+_FORMULAS: list[tuple[UpdateRule, Callable[..., tuple[Any, Arrays]], Callable[[Shape], list[Shape]]]] = [
+    (SgdRule(0.1), lambda w, g, s, rate: (w - rate * g, s), _like(0)),
+    (MomentumRule(0.1, 0.9, nesterov=False), _momentum, _like(1)),
+    (MomentumRule(0.1, 0.9, nesterov=True), _momentum, _like(1)),
+    (KerasSgdRule(0.1, 0.9, nesterov=False), _keras_sgd, _like(1)),
+    (KerasSgdRule(0.1, 0.9, nesterov=True), _keras_sgd, _like(1)),
+    (AdamRule(0.1, 0.8, 0.9, 0.9, 0.99, 1e-3), _adam, _like(2)),
+    (AdamRule(0.1, 0.8, 0.9, 0.9, 0.99, 1e-3, nesterov=True, weight_decay=0.5), _adam, _like(2)),
+    (AmsGradRule(0.1, 0.8, 0.9, 0.9, 0.99, 1e-3), _adam, _like(3)),
+    (NadamKerasRule(0.1, 0.3, 1.5, 0.9, 0.99, 1e-3), _nadam_keras, _like(2)),
+    (RmsPropRule(0.1, 0.9, 0.5, 1e-3), _rmsprop, _like(2)),
+    (CenteredRmsPropRule(0.1, 0.9, 0.5, 10.0), _rmsprop, _like(3)),
+    (AdagradRule(0.1), _adagrad, _like(1)),
+    (AdadeltaRule(0.1, 0.9, 1e-3), _adadelta, _like(2)),
+    (RAdamRule(0.1, 0.6, 1.2, 1.0, 0.9, 0.99, 1e-3, 0.5), _radam, _like(2)),
+    (RAdamRule(0.1, 0.6, 1.2, 0.0, 0.9, 0.99, 1e-3, 0.5), _radam, _like(2)),
+    (LionRule(0.1, 0.9, 0.99, 0.5), _lion, _like(1)),
+    (ScheduleFreeRule(0.1, 0.3, 1.2, 0.9, 0.99, 1e-3, 0.5), _schedule_free, _like(2)),
+    (AverageRule(0.1), lambda w, g, s, rate: (w + rate * (g - w), s), _like(0)),
+    (LambRule(0.1, 1.5, 1.2, 0.9, 0.99, 1e-3, 0.5), _lamb, _like(2)),
+    (ScaledAdamRule(0.1, 0.9, 0.99, 1e-3, 0.1, 1e-3), _scaled_adam, lambda shape: [shape, shape, (), ()]),
+    (AdafactorRule(0.1, 0.3, 1e-3, 1e-3, 0.8, True, 0.5), _adafactor, lambda shape: [shape[:1], shape[1:]]),
+    (AdafactorRule(0.1, 0.3, 1e-3, 1e-3, 9.0, False, 0.0), _adafactor, lambda shape: [shape[:1], shape[1:]]),
 ]
-"""Rule, its formula, number of slots."""
+"""Rule, its formula, shapes of the slots of a parameter."""
+_SHAPES: list[Shape] = [(3, 5), (), (41,), (0,)]
+_MATRICES: list[Shape] = [(3, 5), (300, 441), (0, 2), (7, 0)]
 
 
 @register_op("update", kernels=("update/update_cpu.cc",), bindings=("update/update_op.cc",))
@@ -362,11 +397,10 @@ def self_test(ops: Any) -> None:
     :raises NativeOpError: they differ
     """
     rng = np.random.RandomState(1)
-    shapes = [(3, 5), (), (41,), (0,)]
-    for rule, formula, n_slots in _FORMULAS:
+    for rule, formula, slots_of in _FORMULAS:
+        shapes = _MATRICES if isinstance(rule, AdafactorRule) else _SHAPES
         values = [rng.normal(0, 1, shape) for shape in shapes]
-        n_large = n_slots - rule.scalar_slots
-        slots = [[rng.uniform(0.5, 1, shape if i < n_large else ()) for i in range(n_slots)] for shape in shapes]
+        slots = [[rng.uniform(0.5, 1, of_slot) for of_slot in slots_of(shape)] for shape in shapes]
         variables = [tf.Variable(value, dtype=tf.float32) for value in values]
         states = [[tf.Variable(value, dtype=tf.float32) for value in of_one] for of_one in slots]
         for _ in range(2):

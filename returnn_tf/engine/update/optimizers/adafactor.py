@@ -8,6 +8,7 @@ from typing import Any, Optional
 from returnn_tf.config.options import above, at_least, option
 from returnn_tf.engine.update.optimizers.base import Optimizer, Slot, decay_rate, like
 from returnn_tf.engine.update.optimizers.registry import register_optimizer
+from returnn_tf.native.fused.update import AdafactorRule, UpdateRule
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -53,34 +54,51 @@ class Adafactor(Optimizer):
             "new": tf.pow(t, self.beta2_decay),
         }
 
+    def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
+        """Return the rule of one op over all matrices."""
+        if self.beta1:
+            return None
+        numbers = (self.epsilon1, self.epsilon2, self.clip_threshold, self.scale_parameter, self.weight_decay)
+        return AdafactorRule(hyper["lr"], hyper["new"], *numbers)
+
+    def fused_for(self, shape: tuple[int, ...]) -> bool:
+        """Return whether it is a matrix."""
+        return len(shape) == 2
+
     def update(self, grad: Any, var: Any, slots: dict[str, Any], hyper: dict[str, Any]) -> None:
         """Update the mean squares, then the variable."""
         if not var.shape.num_elements():
             return
-        square = tf.square(grad) + like(var, self.epsilon1)[0]
-        if "v" in slots:
-            direction = grad * tf.math.rsqrt(_averaged(slots["v"], square, hyper["new"]))
-        else:
-            row = _averaged(slots["row"], tf.reduce_mean(square, -1), hyper["new"])
-            col = _averaged(slots["col"], tf.reduce_mean(square, -2), hyper["new"])
-            row /= tf.reduce_mean(row, -1, keepdims=True)
-            direction = grad * tf.math.rsqrt(row)[..., None] * tf.math.rsqrt(col)[..., None, :]
+        square = tf.square(grad)
         threshold, least, beta1, decay = like(var, self.clip_threshold, self.epsilon2, self.beta1, self.weight_decay)
+        size, epsilon1 = like(var, var.shape.num_elements(), self.epsilon1)
+        # direction: gradient times factors; the sum of its squares: that of the squared gradient times their squares
+        if "v" in slots:
+            inverse = 1.0 / _averaged(slots["v"], square + epsilon1, hyper["new"])
+            factors = [tf.sqrt(inverse)]
+            total = tf.reduce_sum(square * inverse)
+        else:
+            row = _averaged(slots["row"], tf.reduce_mean(square, -1) + epsilon1, hyper["new"])
+            col = _averaged(slots["col"], tf.reduce_mean(square, -2) + epsilon1, hyper["new"])
+            of_row, of_col = tf.reduce_mean(row, -1, keepdims=True) / row, 1.0 / col
+            factors = [tf.sqrt(of_row)[..., None], tf.sqrt(of_col)[..., None, :]]
+            total = tf.reduce_sum(of_row * tf.linalg.matvec(square, of_col))
         rate = hyper["lr"]
         if self.scale_parameter:
-            rate *= tf.maximum(_rms(var), least)
-        step = rate / tf.maximum(_rms(direction) / threshold, 1.0) * direction
+            rate *= tf.maximum(tf.sqrt(2.0 * tf.nn.l2_loss(var) / size), least)
+        rate /= tf.maximum(tf.sqrt(total / size) / threshold, 1.0)
+        step = grad
+        for factor in [rate * factors[0], *factors[1:]]:
+            step *= factor
         if self.beta1:
             step = _averaged(slots["m"], step, 1.0 - beta1)
         if self.weight_decay:
             step += hyper["lr"] * decay * var
         var.assign_sub(step)
 
+    fused_replaces = update
+
 
 def _averaged(mean: Any, value: Any, weight: Any) -> Any:
     """Update a running mean; return its value."""
     return tf.convert_to_tensor(mean.assign(mean + weight * (value - mean)))
-
-
-def _rms(value: Any) -> Any:
-    return tf.sqrt(tf.reduce_mean(tf.square(value)))

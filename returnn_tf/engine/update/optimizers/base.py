@@ -114,6 +114,10 @@ class Optimizer:
         del hyper
         return None
 
+    def fused_for(self, shape: tuple[int, ...]) -> bool:
+        """Return whether the rule of `fused` is one for a parameter of this shape."""
+        return True
+
     def build(self, variables: dict[str, Any], scope: str) -> None:
         """Create the state.
 
@@ -197,6 +201,7 @@ class Optimizer:
 
     def _apply_fused(self, grads: Sequence[tuple[str, Any, Any]], by_dtype: dict[Any, dict[str, Any]]) -> set[str]:
         """Emit one op for all parameters if a native one can update them; return their names, or no names."""
+        grads = [entry for entry in grads if self.fused_for(tuple(entry[2].shape))]
         small = sum(var.shape.num_elements() for _, _, var in grads) < _LEAST_SIZE
         if not grads or small or type(self).update is not type(self).fused_replaces:
             return set()
