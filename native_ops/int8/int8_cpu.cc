@@ -1,5 +1,5 @@
 // The rows are rounded first. Then a thread takes blocks of columns, or of rows where there are few columns; the sums
-// of some rows and vectors of columns stay in registers over the whole depth.
+// of some rows and vectors of columns stay in registers, or in tiles, over the whole depth.
 #include <cmath>
 
 #include "../common/arena.h"
@@ -7,6 +7,7 @@
 #include "../common/rows.h"
 #include "dot.h"
 #include "int8.h"
+#include "tile_sums.h"
 
 namespace rtf {
 namespace {
@@ -19,9 +20,10 @@ constexpr int32_t kInfinity = 0x7f800000;   // the bits of a float
 
 int64_t groups_of(int64_t depth) { return (depth + kGroup - 1) / kGroup; }
 
-// Rows that are rounded: int8 [rows, groups, 4], and the scale and the sum of each row.
+// Rows that are rounded: int8 [rows, stride], of which each has [groups, 4] and zeros, and the scale and the sum of
+// each row. A tile may have bytes behind the depth, and rows behind the last one, of which the sums are not used.
 struct Rounded {
-  int64_t depth, groups;
+  int64_t depth, groups, stride;
   int8_t* numbers;
   float* scales;
   int32_t* sums;
@@ -29,16 +31,18 @@ struct Rounded {
   Rounded(int64_t rows, int64_t depth, void* memory)
       : depth(depth),
         groups(groups_of(depth)),
+        stride(round_up(depth, kTileBytes)),
         numbers(static_cast<int8_t*>(memory)),
-        scales(reinterpret_cast<float*>(numbers + rows * groups * kGroup)),
+        scales(reinterpret_cast<float*>(numbers + (rows + kTileRows - 1) * stride)),
         sums(reinterpret_cast<int32_t*>(scales + rows)) {}
 
   static int64_t size(int64_t rows, int64_t depth) {
-    return rows * (groups_of(depth) * kGroup + static_cast<int64_t>(sizeof(float) + sizeof(int32_t)));
+    return (rows + kTileRows - 1) * round_up(depth, kTileBytes) +
+           rows * static_cast<int64_t>(sizeof(float) + sizeof(int32_t));
   }
 
   void round(const float* x, int64_t row) const {
-    int8_t* to = numbers + row * groups * kGroup;
+    int8_t* to = numbers + row * stride;
     int32_t most = 0;  // as bits: NaN is above infinity, which is above the numbers
     for (int64_t k = 0; k < depth; ++k) {
       int32_t bits;
@@ -47,7 +51,7 @@ struct Rounded {
     }
     float largest;
     std::memcpy(&largest, &most, sizeof(largest));
-    std::fill(to + depth, to + groups * kGroup, int8_t{0});
+    std::fill(to + depth, to + stride, int8_t{0});
     sums[row] = 0;
     if (most >= kInfinity || largest < kLeast) {
       std::fill(to, to + depth, int8_t{0});
@@ -68,7 +72,7 @@ struct Rounded {
 
   int32_t group(int64_t row, int64_t k) const {
     int32_t four;
-    std::memcpy(&four, numbers + (row * groups + k) * kGroup, sizeof(four));
+    std::memcpy(&four, numbers + row * stride + k * kGroup, sizeof(four));
     return four;
   }
 };
@@ -83,6 +87,9 @@ class Int8Product {
 
   // Blocks of columns first .. last - 1 of the rows begin .. end - 1.
   void run(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+#if RTF_INT8_TILES
+    if (end - begin >= kLeastRowsOfTiles && tiles_work()) return run_tiles(first, last, begin, end);
+#endif
     for (; begin < end; begin += kRowsAtOnce)
       for (int64_t block = first; block < last; ++block) {
         const int64_t vector = block * Dot::kVectors;
@@ -108,6 +115,52 @@ class Int8Product {
   const uint8_t* at(int64_t column, int64_t k) const {
     return w_ + (column / kPanel * x_.groups + k) * kPanel * kGroup + column % kPanel * kGroup;
   }
+
+#if RTF_INT8_TILES
+  // As run; of a tile that ends behind the rows of this thread, or behind the columns, the rest is not written.
+  void run_tiles(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+    constexpr int64_t kPanels = Dot::kVectors * Dot::kColumns / kPanel;
+    static_assert(kPanels == 4, "a block of columns");
+    const int64_t panels = (columns_ + kPanel - 1) / kPanel;
+    const TileUnit unit;
+    TileUnit::finish_writing(x_.numbers);
+    alignas(64) int32_t sums[4 * kSumsOfTile];
+    for (; begin < end; begin += kRowsAtOnce) {
+      const int64_t stop = std::min(begin + kRowsAtOnce, end);
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t panel = block * kPanels, width = std::min(kPanels, panels - panel);
+        int64_t row = begin;
+        for (; stop - row > kTileRows; row += 2 * kTileRows)
+          for (int64_t p = 0; p < width; p += 2)
+            with_constant<2>(std::min<int64_t>(2, width - p), [&](auto n) {
+              tile_sums<2, n>(factor(row), at((panel + p) * kPanel, 0), x_.groups, sums);
+              write_tiles(row, std::min(stop, row + kTileRows), panel + p, n, sums);
+              write_tiles(row + kTileRows, std::min(stop, row + 2 * kTileRows), panel + p, n, sums + 2 * kSumsOfTile);
+            });
+        if (row < stop)
+          with_constant<4>(width, [&](auto n) {
+            tile_sums<1, n>(factor(row), at(panel * kPanel, 0), x_.groups, sums);
+            write_tiles(row, stop, panel, n, sums);
+          });
+      }
+    }
+  }
+
+  TileFactor factor(int64_t row) const { return {x_.numbers + row * x_.stride, x_.stride}; }
+
+  // sums [panels][16][16] of the rows first .. last - 1
+  void write_tiles(int64_t first, int64_t last, int64_t panel, int panels, const int32_t* sums) const {
+    for (int64_t row = first; row < last; ++row) {
+      const uint32_t start = static_cast<uint32_t>(Dot::kStart) * static_cast<uint32_t>(x_.sums[row]);
+      for (int p = 0; p < panels; ++p) {
+        const int32_t* from = sums + p * kSumsOfTile + (row - first) * kPanel;
+        int32_t values[kPanel];
+        for (int i = 0; i < kPanel; ++i) values[i] = static_cast<int32_t>(static_cast<uint32_t>(from[i]) + start);
+        scale(row, (panel + p) * kPanel, kPanel, values);
+      }
+    }
+  }
+#endif
 
   template <int kRows, int kWidth>
   void multiply(int64_t column, int64_t row) const {
@@ -141,11 +194,15 @@ class Int8Product {
   void write(int64_t row, int64_t column, const Dot::Sums& sums) const {
     int32_t values[Dot::kColumns];
     Dot::store(values, sums);
+    scale(row, column, Dot::kColumns, values);
+  }
+
+  __attribute__((always_inline)) void scale(int64_t row, int64_t column, int width, const int32_t* values) const {
     const float scale = x_.scales[row];
     float* to = y_ + row * columns_ + column;
-    const int n = static_cast<int>(std::min<int64_t>(Dot::kColumns, columns_ - column));
-    if (n == Dot::kColumns)
-      for (int i = 0; i < Dot::kColumns; ++i) to[i] = static_cast<float>(values[i]) * (scale * scales_[column + i]);
+    const int n = static_cast<int>(std::min<int64_t>(width, columns_ - column));
+    if (n == width)
+      for (int i = 0; i < width; ++i) to[i] = static_cast<float>(values[i]) * (scale * scales_[column + i]);
     else
       for (int i = 0; i < n; ++i) to[i] = static_cast<float>(values[i]) * (scale * scales_[column + i]);
   }

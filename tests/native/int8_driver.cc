@@ -67,7 +67,14 @@ int main() {
     for (int64_t depth : {1, 4, 30, 257})
       for (int64_t columns : {1, 8, 16, 24, 64, 65, 150})
         if (!check({rows, depth, columns, depth == 30})) return 1;
-  for (const Case& c : {Case{5, 700, 300, false}, {400, 60, 70, false}, {2, 130'000, 20, true}, {40, 1500, 17, true}})
+  for (const Case& c : {Case{5, 700, 300, false},
+                        {400, 60, 70, false},
+                        {2, 130'000, 20, true},
+                        {40, 1500, 17, true},
+                        {20, 64, 48, false},
+                        {33, 130, 150, false},
+                        {66, 192, 80, false},
+                        {7, 130'000, 40, true}})
     if (!check(c)) return 1;
   std::puts("good");
   return 0;

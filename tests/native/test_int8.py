@@ -19,11 +19,13 @@ from returnn_tf.ops import int8
 from returnn_tf.ops.int8 import LONGEST, Int8Matrix, from_int8, to_int8
 from returnn_tf.util.lazy_tf import tf
 from tests.compiling import compile_cached
+from tests.native.tiles import EMULATED_TILES, WITH_VECTORS_OF_TILES
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# AVX-512 VNNI where this machine has it, AVX-VNNI, AVX2, and plain loops
+# what this machine has, the tile unit (Intel AMX) emulated, AVX-VNNI, AVX2, and plain loops
 TARGETS = {
     "native": ("-march=native",),
+    "tiles": (*WITH_VECTORS_OF_TILES, *EMULATED_TILES),
     "avxvnni": ("-march=x86-64-v3", "-mavxvnni"),
     "avx2": ("-march=x86-64-v3",),
     "baseline": (),
