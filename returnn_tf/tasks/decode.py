@@ -29,7 +29,14 @@ from returnn_tf.engine.passes.forwarder import Forwarder
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.decoder_of_config import decoded_node, decoder_of_config
 from returnn_tf.engine.search.output import Found, SearchOutput
-from returnn_tf.engine.search.posteriors import Posteriors, posteriors_of_files, posteriors_of_layer, references
+from returnn_tf.engine.search.posteriors import (
+    Posteriors,
+    frames_of_posteriors,
+    posteriors_of_files,
+    posteriors_of_layer,
+    references,
+)
+from returnn_tf.engine.search.times import InputFrames
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.confidence import Confidence
@@ -115,6 +122,7 @@ class _Data:
         self._names, self._node = names, node
         self._files = [given] if isinstance(given, str) else list(given or [])
         self._source: Optional[DataSource] = None
+        self._input: Optional[InputFrames] = None
         self._dataset: Optional[Dataset]
         if self._files:
             self._dataset = dataset_from_config(config, name)
@@ -125,13 +133,14 @@ class _Data:
             stack.enter_context(net.sinks)
             self._epoch = choice.epoch or 1
             self._forwarder = Forwarder(net, node.path)
+            self._input = frames_of_posteriors(net.plan, node.path)
             used = {key: net.extern_data[key] for key in self._forwarder.used_data_keys}
             self._source = DataSource(config, name, used, members, finite=True)
             stack.callback(self._source.close)
             self._dataset = self._source.dataset
         self._seconds = task.search_frame_seconds
         if self._seconds is None and self._dataset is not None:
-            self._seconds = frame_seconds(self._dataset)
+            self._seconds = frame_seconds(self._dataset, "data" if self._input is None else self._input.key)
         #: The data key of the references; None: there are none.
         self.reference_key = self._key(settings, NetworkSettings(config).target)
 
@@ -154,6 +163,11 @@ class _Data:
             raise CtcError(
                 "The format %r needs times, but files of posteriors do not tell how long their audio is. Decode the "
                 "dataset itself, or write another format, e.g. 'jsonl'." % form
+            )
+        if self._input is None:
+            raise CtcError(
+                "The format %r needs times, but the frames of layer %r are not computed from those of one data key. "
+                "Write another format, e.g. 'jsonl'." % (form, self._node.path)
             )
         if self._seconds is None:
             raise CtcError(

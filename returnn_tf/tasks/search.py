@@ -70,8 +70,9 @@ def search(config: Config) -> int:
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]
         transcriber = None
         if graph is not None and output is not None:
-            seconds = settings.search_frame_seconds or frame_seconds(source.dataset)
-            _check_times(output, graph, seconds, searcher)
+            key = graph.input.key if graph.input is not None else "data"
+            seconds = settings.search_frame_seconds or frame_seconds(source.dataset, key)
+            _check_times(output, graph, seconds)
             node = graph.node
             target_of = node.extern_key or (searcher.nodes[layers[0]].layer.target_names or [target])[0]
             names = labels_of(node.output, source.dataset, net.extern_data, target_of)
@@ -99,7 +100,7 @@ def transcript_options(settings: TaskSettings) -> TranscriptOptions:
     return TranscriptOptions(settings.search_times, confidence, parts)
 
 
-def _check_times(output: SearchOutput, graph: TranscriptGraph, seconds: Optional[float], searcher: Searcher) -> None:
+def _check_times(output: SearchOutput, graph: TranscriptGraph, seconds: Optional[float]) -> None:
     """Check that times are known, if the format of the output needs them; say in the log where they come from.
 
     :raises ConfigError: they are not
@@ -110,8 +111,11 @@ def _check_times(output: SearchOutput, graph: TranscriptGraph, seconds: Optional
             "the network has no output of CTC on the labels and no attention weights that tell when words were said. "
             "Name a layer in search_times"
         )
-    elif "data" not in searcher.used_data_keys:
-        missing = "the search does not read 'data', whose frames are counted"
+    elif graph.input is None:
+        missing = (
+            "the frames of layer %r, which tells them, are not computed from those of one data key. Name another layer "
+            "in search_times" % graph.times.path
+        )
     elif seconds is None:
         missing = "the dataset does not say how long a frame is. Set search_frame_seconds, e.g. 0.01"
     if missing and output.of_transcripts is not None and output.of_transcripts.needs_times:
@@ -120,7 +124,8 @@ def _check_times(output: SearchOutput, graph: TranscriptGraph, seconds: Optional
             % (output.name, missing)
         )
     if graph.times is not None:
-        source = "%s: %s" % (graph.times.path, graph.times.kind.value)
+        frames = "" if graph.input is None else ", in frames of %r" % graph.input.key
+        source = "%s: %s%s" % (graph.times.path, graph.times.kind.value, frames)
         log.write(3, "Times in %s: %s" % (output.path, "none, as " + missing if missing else source))
 
 

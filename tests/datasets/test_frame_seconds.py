@@ -26,6 +26,7 @@ def test_frame_seconds(audio: Any, seconds: Optional[float]) -> None:
 
 
 AUDIO = {"class": "OggZipDataset", "audio": {"step_len": 0.02}}
+OTHER = {"class": "OggZipDataset", "audio": {}}
 
 
 @pytest.mark.parametrize(
@@ -34,9 +35,13 @@ AUDIO = {"class": "OggZipDataset", "audio": {"step_len": 0.02}}
         ({"dataset": AUDIO}, 0.02),
         ({"datasets": {"a": AUDIO, "b": {"class": "HDFDataset", "files": ["x"]}}}, 0.02),
         ({"datasets": [AUDIO, AUDIO]}, 0.02),
-        ({"datasets": [AUDIO, {"class": "OggZipDataset", "audio": {}}]}, None),  # different ones
+        ({"datasets": [AUDIO, OTHER]}, None),  # different ones
         ({"dataset": AUDIO, "map_seq": len}, None),  # it may change the frames
         ({"dataset": {"class": "HDFDataset"}}, None),
+        ({"datasets": {"a": AUDIO, "b": OTHER}, "data_map": {"data": ("a", "data"), "more": ("b", "data")}}, 0.02),
+        ({"datasets": {"a": AUDIO, "b": OTHER}, "data_map": {"more": ("a", "data"), "data": ["b", "data"]}}, 0.01),
+        ({"datasets": {"a": AUDIO, "b": OTHER}, "data_map": [("data", ("a", "data"))]}, 0.02),
+        ({"datasets": {"a": AUDIO, "b": OTHER}, "data_map": {("a", "data"): "data", ("b", "data"): "data"}}, None),
     ],
 )
 def test_frame_seconds_of_datasets_inside(inner: dict[str, Any], seconds: Optional[float]) -> None:

@@ -14,10 +14,12 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.search.times import (
+    InputFrames,
     Times,
     TimesLayer,
     frames_of_attention,
     frames_of_ctc,
+    frames_of_input,
     input_frames,
     times_layer,
 )
@@ -114,7 +116,8 @@ def transcribed(
     result = searcher.run(searcher.tensors(batch))
     transcriber = Transcriber(graph, Labels(NAMES), SECONDS)
     tags = ["a", "b"][: len(batch["data"])]
-    return transcriber.transcripts(tags, result.further, batch), graph, transcriber
+    frames = transcriber.frames_of_batch(batch)
+    return transcriber.transcripts(tags, result.further, frames), graph, transcriber
 
 
 def timed(pieces: Any) -> list[tuple[str, Optional[float], Optional[float]]]:
@@ -130,6 +133,57 @@ def test_greedy_ctc():
     assert (first.duration, second.duration) == (5.0, 2.0)
     sure = np.exp(5) / (np.exp(5) + 3)
     np.testing.assert_allclose([word.confidence for word in first.best.words], sure, rtol=1e-5)
+
+
+#: Frames of "audio", beside those of "data" and the labels, which are others.
+INPUTS: dict[str, Any] = {
+    "data": {"dim": 3}, "audio": {"dim": 4}, "classes": {"dim": 3, "sparse": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "layers, key",
+    [
+        ({"x": {"class": "copy", "from": "data:audio"}}, "audio"),
+        ({"x": {"class": "pool", "mode": "max", "pool_size": 3, "padding": "same", "from": "data:audio"}}, "audio"),
+        ({"x": {"class": "conv", "filter_size": 3, "n_out": 4, "padding": "valid", "from": "data:audio"}}, "audio"),
+        (
+            {
+                "mask": {"class": "compare", "kind": "greater", "value": 0.0, "from": "first"},
+                "first": {"class": "gather", "position": 0, "axis": "F", "from": "data:audio"},
+                "x": {"class": "masked_computation", "mask": "mask", "from": "data:audio", "unit": {"class": "copy"}},
+            },
+            "audio",
+        ),
+        (
+            {
+                "mean": {"class": "reduce", "mode": "mean", "axes": "T", "from": "data"},
+                "x": {"class": "combine", "kind": "add", "from": ["data:audio", "scale"]},
+                "scale": {"class": "linear", "activation": None, "n_out": 4, "from": "mean"},
+            },
+            "audio",
+        ),
+        ({"x": {"class": "copy", "from": "data"}}, "data"),
+        (
+            {
+                "added": {"class": "postfix_in_time", "postfix": 0.0, "from": "data"},
+                "more": {"class": "linear", "activation": None, "n_out": 4, "from": "added"},
+                "x": {"class": "concat", "from": [("more", "T"), ("data:audio", "T")]},
+            },
+            None,
+        ),
+    ],
+)
+def test_times_are_counted_in_the_frames_that_the_layer_comes_from(layers, key):
+    network = {
+        **layers,
+        "ctc": {"class": "softmax", "from": "x", "loss": "ctc", "target": "classes"},
+        "output": {"class": "ctc_greedy", "from": "ctc", "target": "classes"},
+    }
+    config = Config({"network": network, "extern_data": INPUTS, "behavior_version": 21})
+    plan = plan_from_config(config, search=True)
+    found = frames_of_input(plan, plan.by_path()["ctc"], plan.by_path()["ctc"].output.time_axis)
+    assert found == (None if key is None else InputFrames(key, 0))
 
 
 @pytest.mark.slow

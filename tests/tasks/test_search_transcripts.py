@@ -59,6 +59,21 @@ def test_ctm() -> None:
 
 
 @pytest.mark.slow
+def test_times_of_audio_that_has_another_key(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside "data" of other lengths, which the search does not need."""
+    seqs = [{"audio": seq["data"], "data": seq["data"][:1]} for seq in SEQS]
+    network = {**GREEDY, "ctc": {**GREEDY["ctc"], "from": "data:audio"}}
+    changes: dict[str, Any] = {
+        "eval": {"class": "StaticDataset", "data": seqs, "output_dim": {"audio": (4, 2), "data": (4, 2)}},
+        "extern_data": {**SETTINGS["extern_data"], "audio": {"dim": 4}},
+        "network": network,
+    }
+    lines = run(search_output_file_format="ctm", **changes).read_text().splitlines()
+    assert lines[-1] == "seq-1 1 1.500 0.500 cat 0.980"
+    assert "Times in out: ctc: the best CTC path of the hypothesis, in frames of 'audio'" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name, suffix", [("srt", ".srt"), ("textgrid", ".TextGrid")])
 def test_a_folder_with_a_file_for_each_sequence(name: str, suffix: str) -> None:
     folder = run(search_output_file_format=name)

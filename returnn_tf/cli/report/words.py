@@ -55,6 +55,8 @@ class WordFigures:
         graph = TranscriptGraph(self._net.plan, path, options)
         if graph.times is None:
             raise ConfigError("neither CTC nor attention weights tell when they were said", topic="search")
+        if graph.input is None or graph.input.key != "data":
+            raise ConfigError("their times are not those of frames of 'data', which are drawn", topic="search")
         self._searcher = Searcher(self._net, [path], with_losses=False, needed=graph.needed, further=graph.emit)
         known = settings.search_frame_seconds or frame_seconds(model.dataset)
         self._seconds = known or 1.0
@@ -72,7 +74,8 @@ class WordFigures:
             return Html("")
         self._net.begin_pass()
         result = self._searcher.run(self._searcher.tensors(each.batch))
-        (transcript,) = self._transcriber.transcripts([each.tag], result.further, each.batch)
+        frames = self._transcriber.frames_of_batch(each.batch)
+        (transcript,) = self._transcriber.transcripts([each.tag], result.further, frames)
         rows = [WordRow("words", transcript.best.words), WordRow("labels", transcript.best.labels)]
         rows += [WordRow("reference", pieces) for pieces in self._reference(each)]
         duration = each.feed["data"].shape[0] * self._seconds

@@ -100,8 +100,7 @@ class SearchedLayer:
 
     def hypotheses(self, result: SearchResult, frames: Sequence[int]) -> list[Sequence[Hypothesis]]:
         """Return the hypotheses of each sequence."""
-        lengths = {"data/size0": frames}  # whatever the key of the features is
-        found = self._transcriber.transcripts([""] * len(frames), result.further, lengths)
+        found = self._transcriber.transcripts([""] * len(frames), result.further, frames)
         return [each.hypotheses for each in found]
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config.errors import CtcDataError
 from returnn_tf.datasets import Dataset, HDFDataset
 from returnn_tf.datasets.vocabulary.spelling import Spelling
@@ -19,7 +20,7 @@ from returnn_tf.engine.passes.dump import dump_of
 from returnn_tf.engine.passes.forward_pass import in_order
 from returnn_tf.engine.passes.forwarder import Forwarder, ForwardResult
 from returnn_tf.engine.passes.progress import PassState
-from returnn_tf.engine.search.times import input_frames
+from returnn_tf.engine.search.times import InputFrames, frames_of_input, input_frames
 from returnn_tf.logging.lines import phase_text
 from returnn_tf.tensor import Data
 
@@ -44,7 +45,7 @@ def posteriors_of_layer(
     """Yield the posteriors of all sequences in the order of the dataset; nothing but on the chief.
 
     :param forwarder: of a layer [batch, time, labels]
-    :param frame_seconds: between the frames of "data"
+    :param frame_seconds: between the frames of the data that the layer is computed from
     :raises DataError: the values are no posteriors
     """
     net = forwarder.net
@@ -58,12 +59,13 @@ def posteriors_of_layer(
     order = list(forwarder.order)
     assert forwarder.output.feature_axis is not None
     feature = order.index(forwarder.output.feature_axis)
+    frames = frames_of_posteriors(net.plan, forwarder.layer)
 
     def rows(step: Any) -> list[Posteriors]:
         result, batch = step.result, step.batch
         values = np.moveaxis(result.value, feature, -1)
         (lengths,) = result.lengths.values()
-        inputs = batch.feed.get("data/size0")
+        inputs = None if frames is None else batch.feed.get(frames.feed_key)
         found = []
         for row, tag in enumerate(batch.seq_tags):
             seconds = step = None
@@ -78,6 +80,13 @@ def posteriors_of_layer(
     with contextlib.closing(one_pass.steps(source.batches(epoch, chunking=None), state)) as steps:
         yield from in_order(source.world, (rows(step) for step in steps))
     one_pass.log_end(state)
+
+
+def frames_of_posteriors(plan: Plan, path: str) -> Optional[InputFrames]:
+    """Return the data whose frames those of a layer with posteriors come from; None if it is not known which."""
+    node = plan.by_path()[path]
+    (axis,) = node.output.dynamic_axes
+    return frames_of_input(plan, node, axis)
 
 
 def is_posterior_layer(output: Data) -> bool:

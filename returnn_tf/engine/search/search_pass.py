@@ -148,7 +148,8 @@ class SearchPass:
     def _add(self, batch: Any, result: SearchResult) -> None:
         transcripts: Sequence[Transcript] = ()
         if self._transcriber is not None:
-            transcripts = self._transcriber.transcripts(batch.seq_tags, result.further, batch.feed)
+            frames = self._transcriber.frames_of_batch(batch.feed)
+            transcripts = self._transcriber.transcripts(batch.seq_tags, result.further, frames)
             if self._check is not None:
                 for transcript in transcripts:
                     self._check(transcript)

@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.feed import batch_major_order
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config.errors import SearchError, did_you_mean
 from returnn_tf.engine.search.end_labels import loop_of_search
@@ -145,6 +146,68 @@ def frames_of_attention(weights: NDArray[Any]) -> Optional[Frames]:
     labels, frames = weights.shape
     scores = np.log(np.maximum(weights.T * frames, 1e-9))  # above 0: more than by chance
     (found,) = best_paths([scores], np.zeros(frames), [[False] * max(labels - 1, 0)])
+    return found
+
+
+@dataclass(frozen=True)
+class InputFrames:
+    """The frames of the input that the frames of a layer are made of.
+
+    :param key: data key
+    :param axis: index of their axis, without the batch axis
+    """
+
+    key: str
+    axis: int
+
+    @property
+    def feed_key(self) -> str:
+        """Return the key of their lengths in a feed."""
+        return "%s/size%d" % (self.key, self.axis)
+
+
+def frames_of_input(plan: Plan, node: Node, axis: int) -> Optional[InputFrames]:
+    """Return from which data the frames of a layer come: their dim is computed from that of the data.
+
+    If no expression tells, as of frames that a mask picks, it is the only data that is no labels and that the layer
+    depends on.
+
+    :param axis: of the layer
+    :return: None if there are several, or none
+    """
+    given = [each for each in plan.all_nodes() if each.extern_key is not None]
+    given.sort(key=lambda each: not each.output.sparse)  # labels of frames have the dim of these, which replace them
+    by_dim = {dim: found for each in given for dim, found in _frames_of(each)}
+    candidates = {by_dim[dim] for dim in _operands(node.output.dims[axis]) if dim in by_dim}
+    if not candidates:
+        needed = _needed_by(node)
+        dense = [each for each in given if each in needed and not each.output.sparse]
+        candidates = {found for each in dense for _, found in _frames_of(each)}
+    return candidates.pop() if len(candidates) == 1 else None
+
+
+def _frames_of(node: Node) -> Iterator[tuple[Dim, InputFrames]]:
+    """Yield the axes with lengths of given data."""
+    order = batch_major_order(node.output)
+    axes = [axis for axis in order if axis != node.output.batch_axis]
+    for axis in node.output.dynamic_axes:
+        assert node.extern_key is not None
+        yield node.output.dims[axis], InputFrames(node.extern_key, axes.index(axis))
+
+
+def _operands(dim: Dim) -> set[Dim]:
+    """Return the dims without an expression that a dim is computed from, or itself."""
+    if dim.without_priority is not None:
+        return _operands(dim.without_priority)
+    return {dim} if dim.expr is None else {found for each in dim.expr.args for found in _operands(each)}
+
+
+def _needed_by(node: Node) -> set[Node]:
+    todo, found = [node], {node}
+    while todo:
+        fresh = [each for each in todo.pop().deps if each not in found]
+        todo += fresh
+        found.update(fresh)
     return found
 
 

@@ -50,23 +50,27 @@ class Transcriber:
         self._options = graph.options
         self._ends = graph.ends
         self._times = graph.times
+        self._input = graph.input
         #: Sequences whose best hypothesis fits into no alignment: its labels are spread evenly over the audio.
         self.spread: list[str] = []
 
     def transcripts(
-        self, tags: Sequence[str], found: Mapping[str, NDArray[Any]], feed: Mapping[str, Any]
+        self, tags: Sequence[str], found: Mapping[str, NDArray[Any]], frames: Optional[Sequence[int]]
     ) -> list[Transcript]:
         """Return the transcript of each sequence of a batch.
 
         :param found: values of what `emit` returned
-        :param feed: of the batch, for the frames of the audio: the lengths of "data"
+        :param frames: of the input of each sequence, see `frames_of_batch`; None: there are no times
         """
-        lens = feed.get("data/size0")
         result = []
         for row, tag in enumerate(tags):
-            frames = None if lens is None else int(lens[row])
-            result.append(self._transcript(tag, self._of_row(found, row, len(tags)), frames))
+            own = None if frames is None else int(frames[row])
+            result.append(self._transcript(tag, self._of_row(found, row, len(tags)), own))
         return result
+
+    def frames_of_batch(self, feed: Mapping[str, Any]) -> Optional[Sequence[int]]:
+        """Return the frames of the input of each sequence of a batch; None if it is not known which data has them."""
+        return None if self._input is None else feed.get(self._input.feed_key)
 
     def _of_row(self, found: Mapping[str, NDArray[Any]], row: int, count: int) -> _Sequence:
         beam = len(found["labels"]) // count

@@ -12,7 +12,7 @@ from returnn_tf.compiler.requested import AddedLayer, Output
 from returnn_tf.config.errors import SearchError, did_you_mean
 from returnn_tf.engine.search.end_labels import end_labels, loop_of_search
 from returnn_tf.engine.search.searcher import hypotheses_of, searched_node
-from returnn_tf.engine.search.times import Times, TimesLayer, times_layer
+from returnn_tf.engine.search.times import InputFrames, Times, TimesLayer, frames_of_input, times_layer
 from returnn_tf.engine.transcripts.confidence import POOLED, Confidence
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.choice import ChoiceLayer
@@ -64,6 +64,8 @@ class TranscriptGraph:
         self._loop = loop_of_search(plan, self.node)
         there = plan.by_path()
         self._times_node = None if self.times is None else _there(there, self.times.path, "search_times")
+        #: The data whose frames are counted; None if it is not known which they are.
+        self.input: Optional[InputFrames] = None
         self._parts = {
             name: _there(there, path, "search_score_layers[%r]" % name) for name, (path, _) in options.parts.items()
         }
@@ -76,6 +78,11 @@ class TranscriptGraph:
             self._chosen = there.get(path) or _there(there, self._loop.path, "search_score_layers")
         if self.times is not None and self.times.kind is Times.ATTENTION:
             _check_weights(self._times_node)
+        if self.times is not None and self._times_node is not None:
+            data = self._times_node.output
+            axis = data.rank - 1 if self.times.kind is Times.ATTENTION else data.time_axis
+            assert axis is not None
+            self.input = frames_of_input(plan, self._times_node, axis)
         scored = _choice_of_distribution(plan, self._loop) if options.confidence.kind == POOLED else None
         if scored is not None:
             self._step_scores = _there(there, scored.path + _SCORES, "search_confidence")
