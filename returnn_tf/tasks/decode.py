@@ -37,6 +37,7 @@ from returnn_tf.engine.search.posteriors import (
     references,
 )
 from returnn_tf.engine.search.times import InputFrames
+from returnn_tf.engine.search.transcript_graph import TranscriptOptions
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.confidence import Confidence
@@ -46,7 +47,6 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import counted
 from returnn_tf.tasks.registry import register_task
-from returnn_tf.tasks.search import transcript_options
 
 #: Sequences that are decoded together, by all threads.
 _TOGETHER = 256
@@ -79,7 +79,7 @@ def decode(config: Config) -> int:
         if points:
             _tune(points, data, threads)
             return 0
-        confidence = transcript_options(task).confidence
+        confidence = TranscriptOptions.of(task).confidence
         found = []
         for part in _parts(data.posteriors()):
             for entry in threads.transcripts(part, confidence):

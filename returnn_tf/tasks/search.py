@@ -13,7 +13,6 @@ from returnn_tf.config.errors import ConfigError, SearchError, did_you_mean
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
-from returnn_tf.datasets.audio.frame_seconds import frame_seconds
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
@@ -25,7 +24,6 @@ from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.engine.transcripts.confidence import Confidence
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
@@ -42,7 +40,7 @@ def search(config: Config) -> int:
         raise
     path = settings.search_output_file
     output = SearchOutput(path, settings.search_output_file_format, layers) if path else None
-    options = None if output is None or output.of_transcripts is None else transcript_options(settings)
+    options = None if output is None or output.of_transcripts is None else TranscriptOptions.of(settings)
     outputs = [] if options is None else wanted_layers(search_plan(config), layers[0], options)
     members = world.start(config)
     net, choice = load_network(config, search=True, outputs=outputs)
@@ -70,13 +68,9 @@ def search(config: Config) -> int:
         reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]
         transcriber = None
         if graph is not None and output is not None:
-            key = graph.input.key if graph.input is not None else "data"
-            seconds = settings.search_frame_seconds or frame_seconds(source.dataset, key)
-            _check_times(output, graph, seconds)
-            node = graph.node
-            target_of = node.extern_key or (searcher.nodes[layers[0]].layer.target_names or [target])[0]
-            names = labels_of(node.output, source.dataset, net.extern_data, target_of)
-            transcriber = Transcriber(graph, names, seconds)
+            own_target = (searcher.nodes[layers[0]].layer.target_names or [target])[0]
+            transcriber = Transcriber.of(graph, net, source.dataset, own_target)
+            _check_times(output, graph, transcriber.frame_seconds)
         check = None if output is None else output.check
         one_pass = SearchPass(searcher, source, labels, reports, transcriber, check)
         with net.sinks:
@@ -90,14 +84,6 @@ def search(config: Config) -> int:
         text = "Wrote %s: %s for %i sequences, %s" % (path, ", ".join(layers), len(rows), output.content)
         log.write(3, text)
     return 0
-
-
-def transcript_options(settings: TaskSettings) -> TranscriptOptions:
-    """Return what transcripts hold by the settings ``search_...``."""
-    given = settings.search_score_layers or {}
-    parts = {name: (part, 1.0) if isinstance(part, str) else (part[0], float(part[1])) for name, part in given.items()}
-    confidence = Confidence(settings.search_confidence, settings.search_confidence_scale)
-    return TranscriptOptions(settings.search_times, confidence, parts)
 
 
 def _check_times(output: SearchOutput, graph: TranscriptGraph, seconds: Optional[float]) -> None:

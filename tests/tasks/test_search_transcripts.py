@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 
+import returnn_tf
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.config.settings.declaration import option_of
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.search.output import formats
 from returnn_tf.engine.search.searcher import Searcher
-from tests.engine.test_transcriber import FRAMES, GREEDY, NAMES, feed
+from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.engine.transcripts.formats.base import FORMATS
+from tests.engine.test_transcriber import ATTENTION, FRAMES, GREEDY, NAMES, feed
 from tests.run_tasks import run_task
 
 SEQS = [{"data": feed()["data"][row][: len(labels)]} for row, labels in enumerate(FRAMES)]
+COPY: dict[str, Any] = {"class": "copy", "from": "data", "is_output_layer": True}
 SETTINGS: dict[str, Any] = {
     "task": "search",
     "eval": {"class": "StaticDataset", "data": SEQS, "output_dim": {"data": (4, 2)}},
@@ -71,6 +75,32 @@ def test_times_of_audio_that_has_another_key(capsys: pytest.CaptureFixture[str])
     lines = run(search_output_file_format="ctm", **changes).read_text().splitlines()
     assert lines[-1] == "seq-1 1 1.500 0.500 cat 0.980"
     assert "Times in out: ctc: the best CTC path of the hypothesis, in frames of 'audio'" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network, layer", [(GREEDY, "output"), (ATTENTION, "decision")], ids=["ctc", "attention"])
+def test_search_from_python_gives_the_same(network: dict[str, Any], layer: str) -> None:
+    size = 4 if network is ATTENTION else 3
+    classes = {"dim": size, "sparse": True, "vocab": {"class": "Vocabulary", "labels": NAMES[:size]}}
+    classes["vocab"]["unknown_label"] = None
+    changes: dict[str, Any] = {
+        "network": network,
+        "extern_data": {**SETTINGS["extern_data"], "classes": classes},
+        "eval": {**SETTINGS["eval"], "data": SEQS[:1]},
+    }
+    text = run(search_output_file_format="jsonl", search_output_layer=layer, **changes).read_text()
+    net, _ = load_network(Config({**SETTINGS, **changes}), search=True)
+    (found,) = returnn_tf.search(net, changes["eval"], layer, transcripts=True)
+    assert found.transcript is not None and found.transcript.duration == 5.0
+    assert "".join(FORMATS["jsonl"].lines(found.transcript)) == text
+    (plain,) = returnn_tf.search(net, changes["eval"], layer)
+    assert plain.transcript is None and plain.text == found.text
+
+
+def test_transcripts_need_labels() -> None:
+    net, _ = load_network(Config({**SETTINGS, "network": {**GREEDY, "x": COPY}}), search=True)
+    with pytest.raises(ConfigError, match="layer 'x' has no labels, so there is no transcript"):
+        returnn_tf.search(net, SETTINGS["eval"], "x", transcripts=True)
 
 
 @pytest.mark.slow

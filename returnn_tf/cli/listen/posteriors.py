@@ -19,11 +19,11 @@ from returnn_tf.engine.decoding.greedy import GreedyDecoder
 from returnn_tf.engine.decoding.posteriors import log_posteriors
 from returnn_tf.engine.decoding.transcripts import hypotheses_of
 from returnn_tf.engine.search.times import input_frames
+from returnn_tf.engine.search.transcript_graph import TranscriptOptions
 from returnn_tf.engine.transcripts.transcript import Hypothesis
 from returnn_tf.export.tensor_info import graph_name
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.search.ctc_greedy import CtcGreedyLayer
-from returnn_tf.tasks.search import transcript_options
 
 
 class StreamedPosteriors(StreamOutputs):
@@ -43,7 +43,7 @@ class StreamedPosteriors(StreamOutputs):
         super().__init__([node.path])
         self.decoder, self.labels = _decoder(net, chosen, names)
         self.frame_seconds = frame_seconds
-        self.confidence = transcript_options(TaskSettings(net.config)).confidence
+        self.confidence = TranscriptOptions.of(TaskSettings(net.config)).confidence
         self._is_logits = isinstance(chosen.layer, CtcGreedyLayer) and chosen.layer.input_type == "logits"
         self._name, data = graph_name(node.path), node.output
         assert data.feature_axis is not None and data.time_axis is not None

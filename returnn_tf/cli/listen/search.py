@@ -20,10 +20,9 @@ from returnn_tf.engine.search.joined_hypotheses import JoinedHypotheses
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.times import Times
 from returnn_tf.engine.search.transcriber import Transcriber
-from returnn_tf.engine.search.transcript_graph import TranscriptGraph
+from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions
 from returnn_tf.engine.transcripts.transcript import Hypothesis
 from returnn_tf.export.streaming import StreamingModel, sources_name
-from returnn_tf.tasks.search import transcript_options
 from returnn_tf.util.lazy_tf import tf
 
 #: What the graph of a block has beside what transcripts are made of: the frames that the search has gone on by.
@@ -42,7 +41,7 @@ class StreamedSearch(StreamOutputs):
     """
 
     def __init__(self, net: Network, path: str, names: LabelNames, frame_seconds: Optional[float]) -> None:
-        graph = TranscriptGraph(net.plan, path, transcript_options(TaskSettings(net.config)))
+        graph = TranscriptGraph(net.plan, path, TranscriptOptions.of(TaskSettings(net.config)))
         loop = loop_of_search(net.plan, graph.node)
         if loop is None or graph.node.output.beam is None:
             raise SearchError(
@@ -142,7 +141,7 @@ class _Searched(StreamedUtterance):
         for name, lengths in (("times", "frames"), *((part, "steps") for part in self._source.parts)):
             if name in found:
                 found[lengths] = np.full(len(every), found[name].shape[1])
-        (transcript,) = self._source.transcriber.transcripts([""], found, {"data/size0": [frames]})
+        (transcript,) = self._source.transcriber.transcripts([""], found, [frames])
         return transcript.hypotheses
 
     def states_after(self, model: StreamingModel, states: Values) -> Values:

@@ -24,14 +24,14 @@ from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.searcher import Searcher
 from returnn_tf.engine.search.times import frames_of_ctc, input_frames
 from returnn_tf.engine.search.transcriber import Transcriber
-from returnn_tf.engine.search.transcript_graph import TranscriptGraph, wanted_layers
+from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.timed import timed_labels
 from returnn_tf.engine.transcripts.transcript import Piece
 from returnn_tf.engine.transcripts.words import words_of
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.layers.losses.ctc import CtcLoss
-from returnn_tf.tasks.search import output_layers, search_plan, transcript_options
+from returnn_tf.tasks.search import output_layers, search_plan
 from returnn_tf.util.html import Html, paragraph
 
 _ADDED = "best path of CTC"  # a layer, for a network with CTC and without search
@@ -49,7 +49,7 @@ class WordFigures:
         self._model = model
         path = _layer(config, model)
         settings = TaskSettings(config)
-        options = transcript_options(settings)
+        options = TranscriptOptions.of(settings)
         wanted = wanted_layers(search_plan(config), path, options)
         self._net, _ = load_network(config, search=True, losses=False, outputs=[path, *wanted])
         graph = TranscriptGraph(self._net.plan, path, options)

@@ -29,12 +29,12 @@ from returnn_tf.engine.search.posteriors import is_posterior_layer
 from returnn_tf.engine.search.searcher import Searcher, SearchResult
 from returnn_tf.engine.search.times import input_frames
 from returnn_tf.engine.search.transcriber import Transcriber
-from returnn_tf.engine.search.transcript_graph import TranscriptGraph, wanted_layers
+from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
 from returnn_tf.engine.transcripts.transcript import Hypothesis
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.losses.ctc import CtcLoss
 from returnn_tf.logging.log import log
-from returnn_tf.tasks.search import output_layers, transcript_options
+from returnn_tf.tasks.search import output_layers
 
 #: Settings of the beam search of CTC that the best path does not know; the first ones are for words of a task.
 _OF_DECODER = ("decode_lexicon", "decode_lm", "decode_hot_words")
@@ -79,7 +79,7 @@ class SearchedLayer:
     """
 
     def __init__(self, net: Network, path: str, names: Sequence[str], frame_seconds: Optional[float]) -> None:
-        graph = TranscriptGraph(net.plan, path, transcript_options(TaskSettings(net.config)))
+        graph = TranscriptGraph(net.plan, path, TranscriptOptions.of(TaskSettings(net.config)))
         self._searcher = Searcher(net, [path], with_losses=False, needed=graph.needed, further=graph.emit)
         self._transcriber = Transcriber(graph, Labels(names or None), frame_seconds)
         self.used_data_keys = self._searcher.used_data_keys
@@ -134,7 +134,7 @@ class DecodedLayer:
     ) -> None:
         self._forwarder = Forwarder(net, node.path)
         self._decoder, self._labels, self._frame_seconds = decoder, labels, frame_seconds
-        self._confidence = transcript_options(TaskSettings(net.config)).confidence
+        self._confidence = TranscriptOptions.of(TaskSettings(net.config)).confidence
         self._threads = DecodingSettings(net.config).decode_threads or default_threads()
         self.used_data_keys = self._forwarder.used_data_keys
         self.tensors, self.run = self._forwarder.tensors, self._forwarder.run
@@ -235,7 +235,7 @@ def chosen_layer(
                 "%s: layer %r has labels, but a lexicon, a language model and hot words are for posteriors of "
                 "CTC. Name a layer with those: --layer NAME" % (where, path)
             )
-        return path, [path, *wanted_layers(plan, path, transcript_options(TaskSettings(config)))]
+        return path, [path, *wanted_layers(plan, path, TranscriptOptions.of(TaskSettings(config)))]
     if not _is_posterior(node, names, settings):
         raise SearchError(
             "%s: layer %r gives %s, which is neither labels nor posteriors of CTC (with a known blank). "

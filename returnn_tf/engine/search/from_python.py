@@ -10,14 +10,20 @@ from typing import Any, Optional, Union
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.requested import Output, with_outputs
 from returnn_tf.config.errors import SearchError
 from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets import Dataset
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
 from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels, labels_of
 from returnn_tf.engine.search.searcher import Searcher, SearchResult
+from returnn_tf.engine.search.transcriber import Transcriber
+from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
 from returnn_tf.engine.transcripts.edit_distance import Errors, align
+from returnn_tf.engine.transcripts.transcript import Transcript
 from returnn_tf.util.html import paragraph, shortened, table
 
 _MOST_ROWS = 50
@@ -33,6 +39,7 @@ class Recognized:
     :param score: its log score; None without a beam
     :param n_best: (score, text) of all hypotheses, best first; only the best one without a beam
     :param reference: text of the target, without the label that ends the search; None if the dataset has none
+    :param transcript: words and labels with times and confidence, and the parts of the scores; if they were asked for
     """
 
     tag: str
@@ -41,6 +48,7 @@ class Recognized:
     score: Optional[float]
     n_best: list[tuple[Optional[float], str]]
     reference: Optional[str]
+    transcript: Optional[Transcript] = None
     _pairs: Sequence[tuple[Optional[str], Optional[str]]] = ()
 
     @property
@@ -102,6 +110,7 @@ def search(
     batch_size: int = 5000,
     max_seqs: int = 100,
     num_seqs: Optional[int] = None,
+    transcripts: bool = False,
 ) -> SearchResults:
     """Search in a dataset.
 
@@ -112,7 +121,9 @@ def search(
     :param batch_size: frames of a batch
     :param max_seqs: sequences of a batch
     :param num_seqs: number of sequences, from the first; default: all
-    :raises ConfigError: the network does not search, or has no such layer
+    :param transcripts: also words with times and confidence, by the settings ``search_times``, ``search_confidence``
+        and ``search_score_layers`` of the network's config, for which the network is planned once more
+    :raises ConfigError: the network does not search, or has no such layer; with transcripts, if it has no labels
     """
     if not net.search:
         raise SearchError(
@@ -120,7 +131,13 @@ def search(
             "set_param_values(trained.get_param_values()) or load_checkpoint."
         )
     dataset = Dataset.from_config(data)
-    searcher = Searcher(net, [layer], with_losses=False)
+    graph = None
+    if transcripts:
+        options = TranscriptOptions.of(TaskSettings(net.config))
+        net = _with_outputs(net, wanted_layers(net.plan, layer, options))
+        graph = TranscriptGraph(net.plan, layer, options)
+    needed, further = ([], None) if graph is None else (graph.needed, graph.emit)
+    searcher = Searcher(net, [layer], with_losses=False, needed=needed, further=further)
     node = searcher.nodes[layer]
     target = next(iter(node.layer.target_names or ()), NetworkSettings(net.config).target)
     labels = labels_of(node.output, dataset, net.extern_data, target)
@@ -129,6 +146,7 @@ def search(
         labels = labels_of(net.extern_data[reference], dataset, net.extern_data, reference)  # an end has no name
     keys = list(dict.fromkeys([*searcher.used_data_keys, *([] if reference is None else [reference])]))
     ends = frozenset() if reference is None else end_labels(net.plan, node, net.extern_data[reference])
+    transcriber = None if graph is None else Transcriber.of(graph, net, dataset, target)
     found: list[Recognized] = []
     one_pass: DatasetPass[SearchResult] = DatasetPass(
         "search", searcher.tensors, lambda tensors, batch: searcher.run(tensors)
@@ -136,10 +154,24 @@ def search(
     over = steps_over_sequences(one_pass, dataset, epoch, keys, batch_size=batch_size, max_seqs=max_seqs)
     with contextlib.closing(over) as steps:
         for step in steps:
-            found += _of_batch(step.batch, step.result.hypotheses[layer], labels, reference, ends)
+            of_batch: Sequence[Optional[Transcript]] = [None] * len(step.batch.seq_tags)
+            if transcriber is not None:
+                frames = transcriber.frames_of_batch(step.batch.feed)
+                of_batch = transcriber.transcripts(step.batch.seq_tags, step.result.further, frames)
+            found += _of_batch(step.batch, step.result.hypotheses[layer], labels, reference, ends, of_batch)
             if num_seqs is not None and len(found) >= num_seqs:
                 break
     return SearchResults(found if num_seqs is None else found[:num_seqs])
+
+
+def _with_outputs(net: Network, outputs: Sequence[Output]) -> Network:
+    """Return a network with further outputs and the same parameters."""
+    if not outputs:
+        return net
+    config = with_outputs(net.config, outputs)
+    planned = Network(plan_from_config(config, search=True), config, seed=net.seed)
+    planned.set_param_values(net.get_param_values())
+    return planned
 
 
 def _reference_key(target: Optional[str], dataset: Dataset, net: Network) -> Optional[str]:
@@ -152,7 +184,12 @@ def _reference_key(target: Optional[str], dataset: Dataset, net: Network) -> Opt
 
 
 def _of_batch(
-    batch: Any, found: Any, labels: Labels, reference: Optional[str], ends: frozenset[int]
+    batch: Any,
+    found: Any,
+    labels: Labels,
+    reference: Optional[str],
+    ends: frozenset[int],
+    transcripts: Sequence[Optional[Transcript]],
 ) -> Iterator[Recognized]:
     for row, hypotheses in enumerate(found):
         best = hypotheses[0]
@@ -163,4 +200,5 @@ def _of_batch(
             said = without_end(best.labels, ends)
             pairs = align([labels.text([i]) for i in wanted], [labels.text([i]) for i in said])
         n_best = [(None if each.score is None else float(each.score), labels.text(each.labels)) for each in hypotheses]
-        yield Recognized(batch.seq_tags[row], n_best[0][1], best.labels, n_best[0][0], n_best, text, pairs)
+        tag, transcript = batch.seq_tags[row], transcripts[row]
+        yield Recognized(tag, n_best[0][1], best.labels, n_best[0][0], n_best, text, transcript, pairs)

@@ -8,8 +8,12 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.audio.frame_seconds import frame_seconds
 from returnn_tf.engine.search.end_labels import without_end
-from returnn_tf.engine.search.labels import Labels
+from returnn_tf.engine.search.labels import Labels, labels_of
 from returnn_tf.engine.search.times import Times, frames_of_attention, frames_of_ctc, input_frames
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph
 from returnn_tf.engine.transcripts.best_path import Frames, frames_of_path
@@ -46,13 +50,25 @@ class Transcriber:
 
     def __init__(self, graph: TranscriptGraph, labels: Labels, frame_seconds: Optional[float]) -> None:
         self._labels = labels
-        self._frame_seconds = frame_seconds
+        #: Seconds between the frames of the input; None: unknown.
+        self.frame_seconds = frame_seconds
         self._options = graph.options
         self._ends = graph.ends
         self._times = graph.times
         self._input = graph.input
         #: Sequences whose best hypothesis fits into no alignment: its labels are spread evenly over the audio.
         self.spread: list[str] = []
+
+    @classmethod
+    def of(cls, graph: TranscriptGraph, net: Network, dataset: Dataset, target: Optional[str]) -> Transcriber:
+        """Return the transcriber for a dataset, by its names of labels and its seconds between frames.
+
+        :param target: data key with names for labels without their own, see `labels_of`
+        """
+        key = graph.input.key if graph.input is not None else "data"
+        seconds = TaskSettings(net.config).search_frame_seconds or frame_seconds(dataset, key)
+        output = graph.node.output
+        return cls(graph, labels_of(output, dataset, net.extern_data, graph.node.extern_key or target), seconds)
 
     def transcripts(
         self, tags: Sequence[str], found: Mapping[str, NDArray[Any]], frames: Optional[Sequence[int]]
@@ -100,7 +116,7 @@ class Transcriber:
         labels = [list(without_end(each, self._ends)) for each in sequence.labels]
         frames = self._frames(sequence, labels)
         seconds = self._seconds(sequence, input_len)
-        step = self._frame_seconds
+        step = self.frame_seconds
         duration = None if step is None or input_len is None else input_len * step
         confidence = self._label_confidence(sequence, labels, frames)
         if seconds is not None and frames[0] is None:
@@ -139,7 +155,7 @@ class Transcriber:
 
     def _seconds(self, sequence: _Sequence, input_len: Optional[int]) -> Optional[float]:
         """Return the seconds of a frame in which times are counted."""
-        step = self._frame_seconds
+        step = self.frame_seconds
         if self._times is None or step is None or input_len is None:
             return None
         axis = 1 if self._times.kind is Times.ATTENTION else 0

@@ -10,6 +10,7 @@ from returnn_tf.compiler.lower import Lowered
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.compiler.requested import AddedLayer, Output
 from returnn_tf.config.errors import SearchError, did_you_mean
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.search.end_labels import end_labels, loop_of_search
 from returnn_tf.engine.search.searcher import hypotheses_of, searched_node
 from returnn_tf.engine.search.times import InputFrames, Times, TimesLayer, frames_of_input, times_layer
@@ -39,6 +40,14 @@ class TranscriptOptions:
     times: Optional[str] = None
     confidence: Confidence = field(default_factory=Confidence)
     parts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: TaskSettings) -> TranscriptOptions:
+        """Return what the settings ``search_...`` say."""
+        given = settings.search_score_layers or {}
+        parts = {name: (x, 1.0) if isinstance(x, str) else (x[0], float(x[1])) for name, x in given.items()}
+        confidence = Confidence(settings.search_confidence, settings.search_confidence_scale)
+        return cls(settings.search_times, confidence, parts)
 
 
 class TranscriptGraph:
