@@ -1,10 +1,11 @@
-"""Writes a network as one ONNX file."""
+"""Writes a network, or another function of tensors, as one ONNX file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.onnx.conversion import check_model, convert, name_axes, write_model
 from returnn_tf.export.onnx.names import axis_names
@@ -41,16 +42,42 @@ def write_network(
     ]
 
     def emit_named(*inputs: Any) -> dict[str, Any]:
-        with portable_ops(lstm=CUDNN_LSTM):
-            values = (model.emit if emit is None else emit)(dict(zip(model.input_infos, inputs)))
+        values = (model.emit if emit is None else emit)(dict(zip(model.input_infos, inputs)))
         return {names[name]: value for name, value in values.items()}
 
-    function = tf.function(emit_named, input_signature=specs, autograph=False)
-    proto = convert(function, specs, model.net.plan, opset)
-    name_axes(proto, {names[name]: axes for name, axes in axis_names(model).items()})
+    axes = {names[name]: axes for name, axes in axis_names(model).items()}
+    write_function(emit_named, specs, path, plan=model.net.plan, opset=opset, metadata=metadata, axes=axes)
+
+
+def write_function(
+    function: Callable[..., Mapping[str, Any]],
+    specs: Sequence[Any],
+    path: str,
+    *,
+    plan: Plan,
+    opset: int,
+    metadata: Optional[Mapping[str, Any]] = None,
+    axes: Optional[Mapping[str, Sequence[str]]] = None,
+) -> None:
+    """Write a function of tensors as a file, checked by onnx.
+
+    :param function: its results have the names of the outputs
+    :param specs: `tf.TensorSpec`s whose names become those of the inputs
+    :param plan: of the layers, for messages
+    :param metadata: entries of ``metadata_props``
+    :param axes: names of axes by input or output
+    :raises ConfigError: ONNX can't express a layer
+    """
+
+    def emit(*inputs: Any) -> Mapping[str, Any]:
+        with portable_ops(lstm=CUDNN_LSTM):
+            return function(*inputs)
+
+    proto = convert(tf.function(emit, input_signature=specs, autograph=False), specs, plan, opset)
+    name_axes(proto, axes or {})
     for key, value in (metadata or {}).items():
         proto.metadata_props.add(key=str(key), value=str(value))
-    check_model(proto, model.net.plan)
+    check_model(proto, plan)
     write_model(proto, path)
 
 

@@ -26,7 +26,7 @@ from returnn_tf.export.onnx.stateful.models import (
 from returnn_tf.util.lazy_tf import tf
 
 Arrays = dict[str, NDArray[Any]]
-__all__ = ["ENCODER_SIZES", "ENCODER_STATES", "OnnxSteps"]
+__all__ = ["ENCODER_SIZES", "ENCODER_STATES", "OnnxSteps", "step_graphs"]
 _STEPS, _HYPOTHESES = 4, 3
 
 
@@ -95,7 +95,7 @@ def check_steps(
             _compare("the output of the encoder", encoder[ENCODER_STATES][inside], expected[0][inside], most)
             _compare("the lengths of the encoder", encoder[ENCODER_SIZES], expected[1], 0)
     steps, given = OnnxSteps(folder), [tf.constant(value) for value in encoder.values()]
-    begin, go_on = _graphs(functions)
+    begin, go_on = step_graphs(functions)
     states, reference = steps.start(encoder), begin(*given)
     for step in range(_STEPS):
         right = sign * functions.scores(reference).numpy()
@@ -108,7 +108,7 @@ def check_steps(
         reference = go_on(tf.constant(tokens), reference, *given)
 
 
-def _graphs(functions: StepFunctions) -> tuple[Any, Any]:
+def step_graphs(functions: StepFunctions) -> tuple[Any, Any]:
     """Return the first step and the step after a label as graphs for any number of sequences and hypotheses."""
     packed = [tf.TensorSpec([None, None, functions.packing.width], tf.float32), tf.TensorSpec([None], tf.int32)]
     given = packed if functions.packing.nodes else []

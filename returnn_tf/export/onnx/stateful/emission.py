@@ -31,17 +31,20 @@ class StepFunctions:
     :param params: parameter name -> variable
     :param layer: path of the loop
     :param split: whether layers that only the scores need are left to `scores`; else states hold the scores
+    :param where: how errors begin
     :raises ConfigError: the loop can't be computed step by step, or its labels are not one per step
     """
 
-    def __init__(self, plan: Plan, config: Config, params: dict[str, Any], layer: str, *, split: bool = True) -> None:
+    def __init__(
+        self, plan: Plan, config: Config, params: dict[str, Any], layer: str, *, where: str, split: bool = True
+    ) -> None:
         self._config = config
-        self._params, self._where = params, "export to onnx: stateful %r" % layer
+        self._params, self._where = params, where
         self.parts = StepParts(StepLoop(plan, layer))
         choices = self.parts.step.choices
         if len(choices) != 1:
             raise ExportError(
-                "%s: the loop has %d choices, %s, but RASR passes one label per step."
+                "%s: the loop has %d choices, %s, but there has to be one."
                 % (self._where, len(choices), ", ".join(repr(node.path) for node in choices))
             )
         self.choice = choices[0]

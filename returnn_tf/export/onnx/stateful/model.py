@@ -26,6 +26,24 @@ from returnn_tf.export.onnx.stateful.models import (
 from returnn_tf.export.steps.loops import plan_for_steps
 
 
+def steps_network(net: Network, layer: str, where: str) -> Network:
+    """Return a network that computes single steps of a loop, with the parameters of another one.
+
+    :param layer: path of the loop
+    :param where: how errors begin
+    :raises ConfigError: the loop can't be computed step by step
+    """
+    steps = Network(plan_for_steps(net.config, layer), net.config)
+    values = net.get_param_values()
+    missing = [name for name in steps.stored_params if name not in values]
+    if missing:
+        raise ExportError(
+            "%s: the network lacks the parameter %r of the loop. Plan it with search=True." % (where, missing[0])
+        )
+    steps.set_param_values({name: values[name] for name in steps.stored_params})
+    return steps
+
+
 class StatefulModel(InferenceModel):
     """The steps of a loop, with the parameters of a network; its inputs are those of the encoder.
 
@@ -35,17 +53,10 @@ class StatefulModel(InferenceModel):
     """
 
     def __init__(self, net: Network, layer: str) -> None:
-        steps = Network(plan_for_steps(net.config, layer), net.config)
-        values = net.get_param_values()
-        missing = [name for name in steps.stored_params if name not in values]
-        if missing:
-            raise ExportError(
-                "export to onnx: stateful %r: the network lacks the parameter %r of the loop. Plan it with search=True."
-                % (layer, missing[0])
-            )
-        steps.set_param_values({name: values[name] for name in steps.stored_params})
+        self._where = "export to onnx: stateful %r" % layer
+        steps = steps_network(net, layer, self._where)
         self._layer, self._params = layer, steps.stored_params
-        self.functions = StepFunctions(steps.plan, steps.config, self._params, layer)
+        self.functions = StepFunctions(steps.plan, steps.config, self._params, layer, where=self._where)
         super().__init__(steps, nodes=self.functions.packing.nodes)
         self.facts: dict[str, Any] = {}
         self._names: dict[str, str] = {}
@@ -90,5 +101,5 @@ class StatefulModel(InferenceModel):
 
         :raises DataError: they differ
         """
-        whole = StepFunctions(self.net.plan, self.net.config, self._params, self._layer, split=False)
+        whole = StepFunctions(self.net.plan, self.net.config, self._params, self._layer, where=self._where, split=False)
         check_steps(self, whole, folder, self._names, sign=-1.0 if rasr else 1.0, most=most)
