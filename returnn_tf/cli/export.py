@@ -15,6 +15,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import ExportError
 from returnn_tf.config.options import OptionInfo, own_options_first
 from returnn_tf.config.settings.logging import LoggingSettings
+from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.export.error_rates import ErrorCheck
 from returnn_tf.export.export import check_folder, make_exporter, write_export
@@ -87,7 +88,8 @@ def run(args: list[str]) -> int:
 
 
 def _export(exporter: Exporter, config: Config, given: argparse.Namespace) -> int:
-    if given.search and not exporter.searches and not exporter.outputs:
+    of_search = exporter.outputs_of_search and TaskSettings(config).search_output_layer
+    if not exporter.outputs and (of_search or (given.search and not exporter.searches)):
         exporter.outputs = output_layers(config)
     search = given.search or exporter.searches
     net, _ = load_network(

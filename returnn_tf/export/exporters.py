@@ -59,6 +59,11 @@ class Exporter(abc.ABC):
         return False
 
     @property
+    def outputs_of_search(self) -> bool:
+        """Return whether the outputs are by default the layers of ``search_output_layer``, where the config sets it."""
+        return False
+
+    @property
     def fixed_batch(self) -> Optional[int]:
         """Return the number of sequences of a run, or None if it may be any."""
         return None

@@ -72,6 +72,11 @@ class CTranslate2Exporter(Exporter):
         """Return True."""
         return True
 
+    @property
+    def outputs_of_search(self) -> bool:
+        """Return True."""
+        return True
+
     def model(self, net: Network) -> InferenceModel:
         """Return the model, with the best hypothesis, or all of the beam, as its output.
 
