@@ -1,1 +1,1 @@
-"""The target ``sherpa-onnx``: models of CTC for the servers and apps of sherpa-onnx."""
+"""The target ``sherpa-onnx``: models of CTC and transducers for the servers and apps of sherpa-onnx."""

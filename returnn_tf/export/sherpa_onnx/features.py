@@ -18,8 +18,8 @@ from returnn_tf.engine.data.audio_of_config import AudioOfConfig
 from returnn_tf.util.lazy_tf import tf
 
 _KIND = "kaldi_fbank"
-#: What the logs of energies of samples as integers of 16 bits are higher than those of samples from -1 to 1. The server
-#: computes the former, so that the floor, which is the same number, is lower in relation to the audio.
+#: What the logs of energies of samples as integers of 16 bits are higher than those of samples from -1 to 1. Where the
+#: server computes the former, the floor, which is the same number, is lower in relation to the audio.
 _SCALE = 30 * math.log(2)
 #: The options of ``audio`` with which we compute what the server does.
 _OPTIONS: dict[str, Any] = {
@@ -36,17 +36,20 @@ class ServerFeatures:
     :param sample_rate: in Hz; the server converts other audio
     :param mean: subtracted from the features of the server, [] or [dim]
     :param deviation: divides the rest
+    :param offset: of the server's logs of energies from ours
     """
 
     audio: AudioFeatures
     sample_rate: int
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
+    offset: float
 
     @classmethod
-    def of(cls, config: Config) -> ServerFeatures:
+    def of(cls, config: Config, *, integers: bool) -> ServerFeatures:
         """Return them for the dataset to search, to evaluate or to train on that has features of audio.
 
+        :param integers: whether the server takes samples as integers of 16 bits, not from -1 to 1
         :raises ConfigError: the server can't compute its features; says what to set
         """
         where = "export to sherpa-onnx"
@@ -62,15 +65,15 @@ class ServerFeatures:
         assert audio.opts.sample_rate is not None
         mean = np.asarray(0.0 if audio.mean is None else audio.mean, "float32")
         deviation = np.asarray(1.0 if audio.deviation is None else audio.deviation, "float32")
-        return cls(audio, audio.opts.sample_rate, mean, deviation)
+        return cls(audio, audio.opts.sample_rate, mean, deviation, _SCALE if integers else 0.0)
 
     def of_network(self, features: Any) -> Any:
         """Emit the input of the network for features of the server, [..., dim]."""
-        return (tf.maximum(features - _SCALE, LOG_FLOOR) - self.mean) / self.deviation
+        return (tf.maximum(features - self.offset, LOG_FLOOR) - self.mean) / self.deviation
 
     def of_server(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Return features of the server for an input of the network."""
-        result: NDArray[np.float32] = (features * self.deviation + self.mean + _SCALE).astype("float32")
+        result: NDArray[np.float32] = (features * self.deviation + self.mean + self.offset).astype("float32")
         return result
 
     def possible(self, features: NDArray[Any]) -> NDArray[Any]:

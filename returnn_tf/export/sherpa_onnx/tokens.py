@@ -58,6 +58,11 @@ def token_symbols(names: Sequence[str], size: int, blank: int) -> list[str]:
     return symbols
 
 
+def shown(symbol: str) -> str:
+    """Return a symbol as the program writes it."""
+    return symbol.replace(_SPACE, " ")
+
+
 def write_tokens(path: str, symbols: Sequence[str]) -> None:
     """Write a line "symbol index" for each label."""
     with open(path, "w", encoding="utf8") as file:
