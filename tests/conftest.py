@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 #: Their networks are traced to be run once or few times, which TensorFlow's graph optimizer makes slower by a sixth to
 #: a quarter. It is on in all other folders, as in test_parity.py, where networks with all kinds of layers have recorded
 #: numbers, and in tasks/, which trains.
-_UNOPTIMIZED = ("tests/compiler/", "tests/engine/", "tests/layers/", "tests/ops/")
+_UNOPTIMIZED = ("tests/blocks/", "tests/compiler/", "tests/engine/", "tests/layers/", "tests/ops/")
 
 
 class Quickness:

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Callable
 
+from returnn_tf.blocks.block import BLOCKS
 from returnn_tf.cli.commands import COMMANDS, RUN, register_command
 from returnn_tf.cli.explain.pages import topics
 from returnn_tf.cli.new.kinds import KINDS
@@ -58,6 +59,7 @@ def collect() -> Words:
         "units": UNITS.names(),
         "optimizers": OPTIMIZERS.names(),
         "schedules": SCHEDULES.names(),
+        "blocks": BLOCKS.names(),
         "settings": sorted(all_settings()),
         "explain": topics(),
         "data": ["info", "dump", "to-hdf", "oggzip"],

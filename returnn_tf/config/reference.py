@@ -12,18 +12,18 @@ from returnn_tf.config.options import OptionInfo, declared_options, own_options_
 from returnn_tf.config.registry import Registry
 
 
-def listing(items: Sequence[tuple[str, type[Any]]]) -> list[str]:
-    """Return a line for each (name, class), with the first sentence of its docstring."""
+def listing(items: Sequence[tuple[str, Any]]) -> list[str]:
+    """Return a line for each (name, class or function), with the first sentence of its docstring."""
     width = max([len(name) for name, _ in items], default=0)
     return ["  %s  %s" % (name.ljust(width), summary(cls)) for name, cls in items]
 
 
-def summary(cls: type[Any]) -> str:
+def summary(cls: Any) -> str:
     """Return the first sentence of the docstring, without marks of code."""
     return first_sentence(cls).replace("``", "").replace("`", "")
 
 
-def first_sentence(cls: type[Any]) -> str:
+def first_sentence(cls: Any) -> str:
     """Return the first sentence of the docstring, with code in backticks."""
     text = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
     for match in re.finditer(r"(?<!et al)(?<!e\.g)(?<!i\.e)\.(?=`{0,2}(\s|$))", text):

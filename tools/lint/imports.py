@@ -13,7 +13,7 @@ FLOORS: list[list[str]] = [
     ["logging"],
     ["util"],
     ["config"],
-    ["tensor"],
+    ["blocks", "tensor"],
     ["datasets", "native"],
     ["ops"],
     ["graph"],

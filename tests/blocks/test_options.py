@@ -1,0 +1,69 @@
+"""Options of blocks: what is refused, and the reference of the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from returnn_tf import blocks
+from returnn_tf.blocks.block import options_of
+from returnn_tf.cli.main import main
+from returnn_tf.config import ConfigError
+
+
+@pytest.mark.parametrize(
+    "name,options,message",
+    [
+        ("blstm", {"layer": 3}, r"blocks.blstm\('enc'\): unknown option 'layer'. Did you mean 'layers'"),
+        ("blstm", {"layers": "3"}, "option 'layers' must be a whole number, got '3'.*their number"),
+        ("blstm", {"layers": 0}, "option 'layers' must be at least 1, got 0"),
+        ("blstm", {"dropout": 1.0}, "option 'dropout' must be from 0 to below 1"),
+        ("blstm", {"pooling": (2, 0)}, r"pooling must hold numbers of at least 1, got \(2, 0\)"),
+        ("conformer", {"dim": 100}, r"blocks.conformer\('enc'\): dim is 100, which is not divisible by heads 8"),
+        ("conformer", {"norm": "group_norm"}, "norm is 'group_norm'. It is batch_norm or layer_norm"),
+        ("vgg", {"channels": (32,)}, "channels has 1 entries, reduce has 2"),
+        ("vgg", {"reduce": ((2, 2), 2)}, "option 'reduce' must be"),
+        ("vgg", {"channels": (0, 3)}, "numbers of at least 1"),
+        ("ctc", {}, "option 'source' is missing. It is: layer with a vector for each frame"),
+        ("ctc", {"source": "enc", "scale": -1}, "option 'scale' must be at least 0"),
+        ("transformer_decoder", {"encoder": "enc"}, "option 'num_labels' is missing"),
+        ("transformer_decoder", {"encoder": "e", "num_labels": 5, "end": 5}, "end is 5, but the labels are 0 to 4"),
+        ("attention_decoder", {"encoder": "e", "num_labels": 5, "append_end": False}, "end must be the label"),
+        ("attention_decoder", {"encoder": "e", "num_labels": 5, "dim": 3}, "the maxout takes pairs"),
+        ("attention_decoder", {"encoder": "e", "num_labels": 5, "max_len": 3}, "option 'max_len' must be"),
+    ],
+    ids=str,
+)
+def test_mistakes(name: str, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        getattr(blocks, name)("enc", **options)
+
+
+@pytest.mark.parametrize("args", [(), (3,), ("",), ("a/b",), ("data:x",), ("enc", "data"), ({},)], ids=str)
+def test_the_name_comes_first_and_alone(args: Any) -> None:
+    with pytest.raises(ConfigError, match="the first argument is the name of the output"):
+        blocks.blstm(*args)
+
+
+def test_all_are_exported_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {name for name, _ in blocks.BLOCKS.items()}
+    assert names == {*blocks.__all__} - {"BLOCKS"}
+    for name, function in blocks.BLOCKS.items():
+        assert all(info.help for info in options_of(function).values())
+        assert main(["blocks", name]) == 0
+        out = capsys.readouterr().out
+        assert all("  %s: " % option in out for option in options_of(function)) and ":param" not in out
+    assert main(["blocks"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines if line.startswith("  ")} == names
+    assert main(["blocks", "conformr"]) == 2
+    assert "unknown block 'conformr'. Did you mean 'conformer'?" in capsys.readouterr().err
+
+
+def test_no_tensorflow_is_imported() -> None:
+    made = "from returnn_tf import blocks; blocks.conformer('enc')"
+    code = "import sys; %s; assert not {'tensorflow', 'numpy'} & {*sys.modules}" % made
+    subprocess.run([sys.executable, "-c", code], check=True)
