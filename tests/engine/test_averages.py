@@ -16,6 +16,7 @@ from returnn_tf.engine.data.data_source import DataSource
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.step_trainer import StepTrainer
+from returnn_tf.engine.training.best_model import load_best
 from returnn_tf.engine.training.engine import Engine
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.training.trainer import Trainer
@@ -156,10 +157,13 @@ def test_current_parameters_in_evaluation_and_checkpoints(tmp_path: pathlib.Path
         assert_same(numbers(net.trainable_params), expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("accumulated", [1, 3])
+#: Those whose state differs from the parameters in shape, or is of two optimizers, too.
+RESUMED = {**KINDS, **{name: {"optimizer": {"class": name}} for name in ("muon", "adafactor", "scaledadam")}}
+
+
+@pytest.mark.parametrize("kind, accumulated", [*((kind, 1) for kind in RESUMED), *((kind, 3) for kind in KINDS)])
 def test_exact_resume_within_an_epoch(kind: str, accumulated: int, tmp_path: pathlib.Path) -> None:
-    given = {**KINDS[kind], "model": str(tmp_path / "net"), "save_every_steps": 4}
+    given = {**RESUMED[kind], "model": str(tmp_path / "net"), "save_every_steps": 4}
     given["accum_grad_multiple_step"] = accumulated
     config = config_of(**given, num_epochs=1)
     train(config)
@@ -183,6 +187,37 @@ def test_resume_with_another_setting(tmp_path: pathlib.Path) -> None:
         engine.train()
     with Engine(config_of(**given, num_epochs=3, weight_average={"decay": 0.8})) as engine:
         assert_same(numbers(engine.trainer.averages.values()), numbers(engine.net.trainable_params))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_return_to_the_model_of_an_earlier_epoch(kind: str, tmp_path: pathlib.Path) -> None:
+    config = config_of(**KINDS[kind], model=str(tmp_path / "net"))
+    with Engine(config) as engine:
+        engine.train_epoch(1)
+        engine.run.saver.wait()
+        before = numbers(engine.net.params), numbers(engine.trainer.averages.values())
+        engine.train_epoch(2)
+        load_best(config, engine.trainer, 1, 3)
+        assert_same(numbers(engine.net.trainable_params), {name: before[0][name] for name in before[1]})
+        assert_same(numbers(engine.trainer.averages.values()), before[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_networks_that_change(kind: str, tmp_path: pathlib.Path) -> None:
+    """A parameter that is the same stays; averages begin again where the state of the optimizer does."""
+
+    def get_network(epoch: int) -> dict[str, Any]:
+        hidden = {**LAYERS["hidden"], "n_out": 4 + epoch}
+        return {**LAYERS, "hidden": hidden, "#copy_param_mode": "subset"}
+
+    config = config_of(**KINDS[kind], model=str(tmp_path / "net"))
+    config.update({"get_network": get_network, "network": None})
+    with Engine(config) as engine:
+        engine.train()
+        average, current = numbers(engine.trainer.averages.values()), numbers(engine.net.trainable_params)
+    assert average["hidden/W"].shape == (9, 6)
+    assert any(np.abs(current[name] - average[name]).max() > 1e-3 for name in current)
+    assert_same({name: checkpoint.read(str(tmp_path / "net.002"))[name] for name in average}, average)
 
 
 def test_another_training_begins_with_the_averages(tmp_path: pathlib.Path) -> None:

@@ -211,7 +211,7 @@ def test_all_classes_of_keras_are_known() -> None:
     found = {name for name in dir(tf.keras.optimizers) if isinstance(getattr(tf.keras.optimizers, name), type)}
     known = {name for name in found if OPTIMIZERS.find(name)}
     assert found - known == {"Optimizer", "LossScaleOptimizer"}
-    assert known - {"Muon"} == OTHER_RULE | set(OF_KERAS)
+    assert known >= OTHER_RULE | set(OF_KERAS)  # later versions of Keras have more
     with pytest.raises(ConfigError, match="set loss_scaling or mixed_precision"):
         create_optimizer({"class": "LossScaleOptimizer"}, where="optimizer")
 

@@ -33,6 +33,9 @@ LAYERS = {
     [
         {"optimizer": {"class": "adam"}, "gradient_clip_global_norm": 0.5, "gradient_noise": 0.1},
         {"optimizer": {"class": "rmsprop", "momentum": 0.9}, "mixed_precision": "float16"},
+        {"optimizer": {"class": "adafactor"}, "weight_average": {"decay": 0.9}},
+        {"optimizer": {"class": "scaledadam"}, "accum_grad_multiple_step": 2},
+        {"optimizer": {"class": "schedulefreeadamw"}, "mixed_precision": "bfloat16"},
         {"optimizer": {"class": "amsgrad"}, "mixed_precision": "bfloat16", "accum_grad_multiple_step": 3},
     ],
     ids=lambda settings: settings["optimizer"]["class"],
