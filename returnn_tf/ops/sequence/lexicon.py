@@ -97,7 +97,7 @@ def read_lexicon(path: str, labels: DecodedLabels) -> WordLexicon:
     if separated:
         raise CtcDataError(
             "Lexicon %r has %s with the label %r, which is the one between words: line %s. Remove it there, or "
-            "choose another separator."
+            "name another separator (in settings decode_separator)."
             % (path, counted(len(separated), "word"), labels.name(labels.separator or 0), _listed(separated))
         )
     if not lexicon.words:

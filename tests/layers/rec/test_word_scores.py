@@ -359,7 +359,7 @@ def test_after_a_label_that_continues_no_word_words_begin_anew(lexicon: str) -> 
         ({"lm": "words.arpa", "vocab": vocab_of(["v", "w", "x", "y", "z"])}, "lacks 5 of the 5 labels.*another vocab"),
         ({"lexicon": "wrong.txt"}, "has labels that the model lacks, in 1 line: line 2 .'q'."),
         ({"lexicon": "lexicon.txt", "separator": "-"}, "separator: '-' is no label of vocab"),
-        ({"lexicon": "lexicon.txt", "separator": "c"}, "with the label 'c', which is the one between words.*choose an"),
+        ({"lexicon": "lexicon.txt", "separator": "c"}, "with the label 'c', which is the one between words.*name an"),
         ({"lexicon": "lexicon.txt", "blank": 4, "end_label": 4}, "blank and end_label are both 4"),
         ({"lexicon": "lexicon.txt", "vocab": vocab_of(NAMES[:3])}, "vocab has 3 labels, but the source has 5"),
         ({"lexicon": "lexicon.txt", "blank": 5}, "blank is 5, but the source has the labels 0 to 4"),
