@@ -16,8 +16,9 @@ from returnn_tf.engine.search.output import formats
 
 _PREFIX = "decode_"
 _DOC = """
-Decode the posteriors of a CTC model: prefix beam search with a lexicon, an n-gram model and hot words. An option NAME
-is the setting decode_NAME; data and output are those of task search.
+Decode the posteriors of a CTC model: prefix beam search with a lexicon, an n-gram model and hot words; or search with
+them where the network has a loop with 'choice'. An option NAME is the setting decode_NAME; data and output are those of
+task search.
 
     returnn-tf decode my.config --data dev --output words.ctm --format ctm
     returnn-tf decode my.config --lexicon words.txt --lm words.arpa --lm-scale 0.6 --hot-words names.txt
@@ -41,7 +42,7 @@ def help_text(_: list[str]) -> str:
 @register_command(
     "decode",
     "CONFIG ... [--data NAME] [--output FILE] [--lexicon FILE] [--lm FILE] [--tune NAME=VALUES ...] [++key value ...]",
-    "recognise words by CTC with a lexicon, a language model and hot words",
+    "recognise words with a lexicon, a language model and hot words",
     own_help=help_text,
     group="use",
 )

@@ -16,6 +16,7 @@ from returnn_tf.config.errors import CtcError
 from returnn_tf.config.settings.decoding import DecodingSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.datasets import Dataset, dataset_from_config
 from returnn_tf.datasets.audio.frame_seconds import frame_seconds
 from returnn_tf.engine.data.data_source import DataSource, dataset_name
@@ -38,15 +39,18 @@ from returnn_tf.engine.search.posteriors import (
 )
 from returnn_tf.engine.search.times import InputFrames
 from returnn_tf.engine.search.transcript_graph import TranscriptOptions
+from returnn_tf.engine.search.words_of_choice import searched_choice, with_words
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.confidence import Confidence
 from returnn_tf.engine.transcripts.edit_distance import Errors, align
 from returnn_tf.engine.transcripts.transcript import Transcript, text
 from returnn_tf.graph.layer import Node
+from returnn_tf.layers.losses.ctc import CtcLoss
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import counted
 from returnn_tf.tasks.registry import register_task
+from returnn_tf.tasks.search import search
 
 #: Sequences that are decoded together, by all threads.
 _TOGETHER = 256
@@ -54,7 +58,28 @@ _TOGETHER = 256
 
 @register_task("decode")
 def decode(config: Config) -> int:
-    """Decode the posteriors of ``decode_layer`` for ``search_data``, or those in ``decode_posteriors``."""
+    """Decode the posteriors of ``decode_layer`` for ``search_data``, or those in ``decode_posteriors``.
+
+    If that layer is of a search by `choice`, or the network has nothing but such a search, it is task ``search`` with
+    lexicon, language model and hot words.
+    """
+    searching = _search_with_words(config)
+    return _decode(config) if searching is None else search(searching)
+
+
+def _search_with_words(config: Config) -> Optional[Config]:
+    """Return the config of a search by `choice` with words, if that is meant; else None."""
+    schedule = NetworkSchedule(config)
+    entry = schedule.at(max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1))
+    name = DecodingSettings(config).decode_layer
+    plan = plan_from_config(entry.config, search=True)
+    if not name and any(isinstance(loss.loss, CtcLoss) for loss in plan.losses):
+        return None
+    found = searched_choice(plan, name)
+    return None if found is None else with_words(entry.config, entry.layers, plan, found)
+
+
+def _decode(config: Config) -> int:
     settings, task = DecodingSettings(config), TaskSettings(config)
     tune, path = settings.decode_tune, task.search_output_file
     output = SearchOutput(path, task.search_output_file_format, [_LAYER]) if path and not tune else None

@@ -15,7 +15,9 @@ class DecodingSettings(SettingGroup):
 
     topic_order = 15
 
-    decode_layer: str = setting("", help="layer with posteriors of labels; by default the one with the loss ctc")
+    decode_layer: str = setting(
+        "", help="layer with posteriors of labels, or a search by choice; by default the one with the loss ctc"
+    )
     decode_posteriors: Union[str, list[str], None] = setting(
         None,
         help="HDF files with posteriors, as task forward writes them; they are read in place of running the network",

@@ -1,0 +1,233 @@
+"""Task ``decode`` for searches by `choice`, with attention and as a transducer, and the layers that it adds to them."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from returnn_tf.cli.main import main
+from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.search.words_of_choice import searched_choice, with_words
+from tests.run_tasks import run_task
+
+NAMES = ["</s>", "o@@", "ne", "tw@@", "o"]
+#: The best label of each frame, and the reference. The second one ends within a word.
+SEQS = [([1, 2, 3, 4], [1, 2, 3, 4]), ([3, 2], [1, 2])]
+LEXICON = "one\to@@ ne\ntwo\ttw@@ o\n"
+ARPA = "\\data\\\nngram 1=4\n\n\\1-grams:\n-1.5\t<unk>\n-0.5\t</s>\n-0.3\tone\n-0.8\ttwo\n\n\\end\\\n"
+CHOICE = {"class": "choice", "target": "classes", "beam_size": 4, "from": "prob", "length_normalization": False}
+DECIDE = {"class": "decide", "loss": "edit_distance", "target": "classes", "only_on_search": True}
+
+
+def attention() -> dict[str, Any]:
+    """A decoder that sees the frame of its step, and ends by label 0."""
+    unit = {
+        "frame": {"class": "gather", "from": "base:padded", "position": ":i", "axis": "T"},
+        "prob": {"class": "softmax", "n_out": 5, "from": "frame"},
+        "output": {**CHOICE, "initial_output": 0},
+        "end": {"class": "compare", "from": "output", "value": 0},
+    }
+    return {
+        "padded": {"class": "pad", "axes": "T", "padding": (0, 6), "from": "data"},
+        "loop": {"class": "rec", "from": [], "unit": unit, "max_seq_len": 6, "target": "classes"},
+        "output": {**DECIDE, "from": "loop"},
+    }
+
+
+def transducer() -> dict[str, Any]:
+    """A label or blank for each frame."""
+    unit = {
+        "prob": {"class": "softmax", "n_out": 6, "from": "data:source"},
+        "output": {**CHOICE, "target": "frames", "initial_output": 5, "recombine": "sum", "recombine_blank": 5},
+    }
+    return {
+        "loop": {"class": "rec", "from": "data", "unit": unit, "target": "frames", "include_eos": True},
+        "is_label": {"class": "compare", "kind": "not_equal", "value": 5, "from": "loop"},
+        "picked": {"class": "masked_computation", "mask": "is_label", "from": "loop", "unit": {"class": "copy"}},
+        "labels": {"class": "reinterpret_data", "set_sparse_dim": 5, "from": "picked"},
+        "output": {**DECIDE, "from": "labels"},
+    }
+
+
+ROWS = np.zeros((6, 6), "float32")
+ROWS[:, 4] = 1.0  # "o" is second everywhere
+ROWS[np.arange(6), np.arange(6)] = 4.0
+MODELS = {"attention": (attention, 0), "transducer": (transducer, 5)}
+
+
+def settings(model: str, **changes: Any) -> dict[str, Any]:
+    network, last = MODELS[model]
+    frames = [[*labels, last] for labels, _ in SEQS]
+    data = [{"data": ROWS[path], "classes": np.array(labels, "int32")} for path, (_, labels) in zip(frames, SEQS)]
+    vocab = {"class": "Vocabulary", "labels": NAMES, "unknown_label": None}
+    extern = {
+        "data": {"dim": 6},
+        "classes": {"dim": 5, "sparse": True, "vocab": vocab},
+        "frames": {"dim": 6, "sparse": True, "available_for_inference": False},
+    }
+    return {
+        "task": "decode",
+        "eval": {"class": "StaticDataset", "data": data, "output_dim": {"data": (6, 2), "classes": (5, 1)}},
+        "extern_data": extern,
+        "target": "classes",
+        "network": network(),
+        "model": "net/" + model,
+        "behavior_version": 21,
+        **changes,
+    }
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models, a lexicon and a language model in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("net").mkdir()
+    for model in MODELS:
+        net = Network.from_config(Config(settings(model)), search=True)
+        values = {name: np.zeros(value.shape, "float32") for name, value in net.get_param_values().items()}
+        values["loop/rec/prob/W"][:] = np.eye(6)[:, : values["loop/rec/prob/W"].shape[1]]
+        net.set_param_values(values)
+        info = checkpoint.CheckpointInfo(epoch=1, step=1, random_seed=1)
+        checkpoint.save("net/%s.001" % model, net.stored_params, {}, info)
+    pathlib.Path("lexicon.txt").write_text(LEXICON, "utf8")
+    pathlib.Path("words.arpa").write_text(ARPA, "utf8")
+
+
+def run(model: str, **changes: Any) -> list[str]:
+    assert run_task(Config(settings(model, search_output_file="out", search_output_file_format="txt", **changes))) == 0
+    return pathlib.Path("out").read_text("utf8").splitlines()
+
+
+WORDS = {"decode_lexicon": "lexicon.txt", "decode_word_score": 1.5}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "changes, second",
+    [
+        ({}, "tw@@ ne"),
+        (WORDS, "tw@@ o"),
+        ({**WORDS, "decode_lm": "words.arpa", "decode_lm_scale": 1.5}, "o@@ ne"),
+        ({**WORDS, "decode_hot_words": {"o@@ ne": 2.0}}, "o@@ ne"),
+        ({"decode_hot_words": {"tw@@ o": 4.0}}, "tw@@ o"),
+    ],
+)
+def test_words(model: str, changes: dict[str, Any], second: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(model, **changes, log_verbosity=3) == ["o@@ ne tw@@ o", second]
+    printed = capsys.readouterr().out
+    assert "output: label errors" in printed
+    assert "decode: search of 'loop/output' with %s" % ("decode_" if changes else "nothing but the network") in printed
+
+
+def plan_of(model: str, **changes: Any) -> tuple[Any, Any]:
+    """Return the settings of the search with words, and their plan."""
+    config = Config(settings(model, **changes))
+    plan = plan_from_config(config, search=True)
+    found = searched_choice(plan, config.str("decode_layer", ""))
+    assert found is not None
+    return with_words(config, config.typed("network"), plan, found), plan
+
+
+@pytest.mark.parametrize("model, special", [("attention", {"end_label": 0}), ("transducer", {"blank": 5})])
+@pytest.mark.parametrize("input_type", ["prob", "log_prob", "logits"])
+def test_the_layers_beside_the_choice(model: str, special: dict[str, int], input_type: str) -> None:
+    network = settings(model)["network"]
+    network["loop"]["unit"]["output"]["input_type"] = input_type
+    before = copy.deepcopy(network)
+    lm = {"decode_lm": "words.arpa", "decode_lm_scale": 0.2, "decode_unknown_score": -1.0}
+    words = {"decode_lexicon": "lexicon.txt", "decode_hot_words": ["ne"], "decode_beam_size": 7, **lm}
+    config, _ = plan_of(model, network=network, **words)
+    unit = config.typed("network")["loop"]["unit"]
+    assert network == before
+    for name, cls in (("decode_words", "word_scores"), ("decode_hot_words", "hot_words")):
+        added = dict(unit[name])
+        assert added.pop("vocab").labels == NAMES
+        assert added.items() >= {"class": cls, "from": "prev:output", **special}.items()
+    scales = {"lexicon": "lexicon.txt", "lm": "words.arpa", "lm_scale": 0.2, "unknown_score": -1.0, "word_score": 0.0}
+    assert unit["decode_words"].items() >= scales.items()
+    activation = {"prob": "safe_log", "log_prob": None, "logits": "log_softmax"}[input_type]
+    assert unit.get("decode_log_probs", {}).get("activation") == activation
+    scores = ["decode_log_probs" if activation else "prob", "decode_words", "decode_hot_words"]
+    assert unit["decode_scores"] == {"class": "combine", "kind": "add", "from": scores}
+    choice = {"from": "decode_scores", "input_type": "log_prob", "beam_size": 7}
+    assert unit["output"] == {**network["loop"]["unit"]["output"], **choice}
+    plan_from_config(config, search=True)
+
+
+@pytest.mark.parametrize("name", ["loop", "loop/output", "picked", "output", ""])
+def test_which_search_is_meant(name: str) -> None:
+    config = Config(settings("transducer"))
+    found = searched_choice(plan_from_config(config, search=True), name)
+    assert found is not None and found.node.path == "loop/output"
+
+
+def test_a_network_with_ctc_is_decoded_by_it_unless_the_choice_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    network = settings("transducer")["network"]
+    softmax = {"class": "activation", "activation": "softmax", "from": "data"}
+    network["ctc"] = {**softmax, "loss": "ctc", "target": "classes"}
+    run("transducer", network=network, **WORDS, log_verbosity=3)
+    assert "decode: 2 sequences, 8 frames" in capsys.readouterr().out
+    pathlib.Path("out").unlink()
+    run("transducer", network=network, decode_layer="loop", **WORDS, log_verbosity=3)
+    assert "decode: search of 'loop/output' with decode_words" in capsys.readouterr().out
+
+
+def in_unit(**changes: Any) -> dict[str, Any]:
+    network = transducer()
+    unit = network["loop"]["unit"]
+    for name, options in changes.items():
+        unit[name] = {**unit.get(name, {}), **options}
+    return network
+
+
+def without_recombination() -> dict[str, Any]:
+    network = transducer()
+    for option in ("recombine", "recombine_blank"):
+        del network["loop"]["unit"]["output"][option]
+    return network
+
+
+def with_two() -> dict[str, Any]:
+    """A search whose label depends on another one that it has chosen."""
+    more = {**CHOICE, "target": "frames", "initial_output": 5, "from": "more_prob"}
+    prob = {"class": "softmax", "n_out": 6, "from": "data:source"}
+    emb = {"class": "linear", "activation": None, "n_out": 2, "from": "more"}
+    return in_unit(more=more, more_prob=prob, emb=emb, prob={"from": ["data:source", "emb"]})
+
+
+UNNAMED = {"data": {"dim": 6}, "classes": {"dim": 5, "sparse": True}, "frames": {"dim": 6, "sparse": True}}
+
+
+@pytest.mark.parametrize(
+    "changes, text",
+    [
+        ({"decode_tune": {"lm_scale": [1.0]}}, "decode_tune.*is for scores of labels per frame, but 'loop/out"),
+        ({"decode_nbest": 3}, "decode_nbest.*is for scores of labels per frame"),
+        ({"network": in_unit(output={"prob_scale": 0.5})}, "'loop/output' has prob_scale, so where scores of words"),
+        ({"network": without_recombination()}, "which label is the blank is not known. Set decode_blank"),
+        ({"network": with_two()}, "Several layers choose labels in a search: 'loop/more', 'loop/output'. Name one in"),
+        ({"extern_data": UNNAMED}, "The names of the labels of layer 'loop/output' are not known"),
+        ({"decode_lexicon": "none.txt"}, "Layer 'loop/decode_words'.*The lexicon: .*none.txt"),
+        ({"decode_hot_words": ["x y"]}, "Layer 'loop/decode_hot_words'.*can't spell"),
+        ({"decode_separator": "-"}, "Layer 'loop/decode_words'.*separator: '-' is no label"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        run("transducer", **{**WORDS, **changes})
+
+
+def test_command() -> None:
+    lines = ["%s = %r\n" % item for item in settings("transducer").items()]
+    pathlib.Path("my.config").write_text("from numpy import array, float32, int32\n" + "".join(lines), "utf8")
+    args = ["--lexicon", "lexicon.txt", "--word-score", "1.5", "--lm", "words.arpa", "--lm-scale", "1.5"]
+    assert main(["decode", "my.config", *args, "--output", "out"]) == 0
+    assert pathlib.Path("out").read_text("utf8").splitlines()[-1] == "o@@ ne"
