@@ -370,7 +370,7 @@ class EmitContext:
         :param data: template, without the axis of the frames
         :param first: the state before the first frame of a sequence, in this layout
         """
-        if not self._has_stream(data):
+        if not self.has_stream(data):
             return first
         state = self.lowering.carried.read(self._spec(name, data), first)
         beam, axis = self.node.output.beam, data.batch_axis
@@ -380,12 +380,18 @@ class EmitContext:
 
     def state_after(self, name: str, data: Data, last: Any) -> None:
         """Pass on the state after the last frame of each sequence in this block, see `state_before`."""
-        if self._has_stream(data):
+        if self.has_stream(data):
             self.lowering.carried.write(self._spec(name, data), last)
 
-    def _has_stream(self, data: Data) -> bool:
-        """Return whether a state belongs to a sequence, not to one of a varying number of frames of it."""
-        return self.continues and all(dim.is_batch or not dim.is_dynamic() for dim in data.dims)
+    def has_stream(self, data: Data) -> bool:
+        """Return whether a state belongs to a sequence, not to one of a varying number of frames or chunks of it.
+
+        :param data: template of the state
+        """
+        return self.continues and all(
+            dim.expr is None and dim not in self.lowering.dims.sizes if dim.is_batch else not dim.is_dynamic()
+            for dim in data.dims
+        )
 
     def _spec(self, name: str, data: Data) -> KeptSpec:
         path = self.node.path

@@ -20,6 +20,8 @@ from tests.cli.tones import RATE, config_of_tones, tones, write, write_model
 CONFIG = config_of_tones(
     '"peak_normalization": False',
     """
+from returnn_tf.tensor import SpatialDim
+
 network = {
     "past": {"class": "rec", "unit": "nativelstm2", "n_out": 4, "from": "data"},
     "both": {"class": "eval", "eval": "source(0) + 0.01 * source(1)", "from": ["data", "past"]},
@@ -46,8 +48,46 @@ network = {
         "prob": {"class": "softmax", "n_out": 5, "from": ["s", "att"]},
         "end": {"class": "compare", "from": "output", "value": 4},
         "output": {"class": "choice", "target": None, "beam_size": 3, "from": "prob", "initial_output": 4}}},
-    "attended": {"class": "decide", "from": "attention", "is_output_layer": True},
+    "attention_best": {"class": "decide", "from": "attention", "is_output_layer": True},
 }
+
+
+def in_chunks(name, layers, left, right, own):
+    # layers over windows, one for each four frames, and posteriors of these
+    window, chunks = SpatialDim(name + "_window", left + right + 1), SpatialDim(name + "_chunks")
+    cut = {
+        "class": "window", "window_dim": window, "window_left": left, "window_right": right, "stride": 4,
+        "out_spatial_dim": chunks}
+    return {
+        name + "_cut": {**cut, "from": "frames"},
+        name + "_past": {**cut, "from": "past"},
+        name + "_in": {"class": "reinterpret_data", "set_axes": {"T": window}, "from": name + "_cut"},
+        **layers,
+        name + "_sum": {
+            "class": "eval", "eval": "source(0) + 0.1 * source(1) + 0.1 * source(2)",
+            "from": [name + "_cut", name + "_past", name + "_seen"]},
+        name + "_own": {"class": "slice", "axis": window, **own, "from": name + "_sum"},
+        name + "_merged": {
+            "class": "merge_dims", "axes": [chunks, "stag:slice"], "keep_order": True, "from": name + "_own"},
+        name: {"class": "softmax", "n_out": 5, "from": name + "_merged", "is_output_layer": True},
+    }
+
+
+network["frames"] = {"class": "seq_len_mask", "axis": "T", "mask_value": 0.0, "from": "data"}
+network.update(in_chunks("latency", {
+    "latency_seen": {"class": "rec", "unit": "lstm", "n_out": 4, "direction": -1, "from": "latency_in"},
+}, 2, 3, {"slice_end": 4}))
+network.update(in_chunks("attended", {
+    "attended_seen": {
+        "class": "self_attention", "num_heads": 2, "total_key_dim": 4, "n_out": 4, "from": "attended_in"},
+}, 6, 3, {"slice_start": 6}))
+network.update({
+    "chunks": {"class": "time_chunking", "chunk_size": 4, "chunk_step": 4, "from": "data"},
+    "chunks_back": {"class": "rec", "unit": "lstm", "n_out": 4, "direction": -1, "from": "chunks"},
+    "chunks_sum": {"class": "eval", "eval": "source(0) + 0.1 * source(1)", "from": ["chunks", "chunks_back"]},
+    "chunks_all": {"class": "time_unchunking", "chunking_layer": "chunks", "from": "chunks_sum"},
+    "chunked": {"class": "softmax", "n_out": 5, "from": "chunks_all", "is_output_layer": True},
+})
 
 
 def transducer(name, **options):
@@ -79,6 +119,7 @@ network.update(transducer("merged", beam_size=12, length_normalization=False, re
 """,
 )
 
+IN_CHUNKS = ("latency", "attended", "chunked")
 TRANSDUCERS = ("beam_1", "beam_4", "merged")
 
 
@@ -92,7 +133,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         prob = np.concatenate([4 * np.eye(4, 5), -60 * np.diag([1, 1, 1, 1, 0]), rng.normal(0, 1, (3, 5))])
         further.update({name + "/rec/prob/W": prob, name + "/rec/prob/b": np.array([0, 0, 0, 0, -4])})
         further[name + "/rec/masked/last/W"] = np.eye(5)
-    write_model(folder, CONFIG, ["ctc", "logits"], [-12.0], further)
+    write_model(folder, CONFIG, ["ctc", "logits", *IN_CHUNKS], [-12.0], further)
     return folder
 
 
@@ -136,6 +177,26 @@ def test_same_as_transcribe(run: Any, text: str, options: Sequence[str]) -> None
 @pytest.mark.parametrize("block", ["2", "4", "10", "34"])
 def test_blocks(run: Any, block: str) -> None:
     assert run("--wav", write("x.wav", "cab"), "--block", block)[:2] == (0, "cab\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", IN_CHUNKS)
+def test_chunks(run: Any, layer: str) -> None:
+    """LSTMs from right to left and attention over chunks with frames before them, or with none."""
+    options = ["--layer", layer, "++decode_blank", "4"]
+    name = write("x.wav", "dabc")
+    code, expected, _ = run(name, "--json", *options, command="transcribe")
+    whole = json.loads(expected)
+    assert code == 0 and "3 0 1 2" in whole["text"]  # frames of zeros are loud
+    for block in ("4", "28"):
+        code, out, _ = run("--wav", name, "--json", "--block", block, *options)
+        found = json.loads(out)
+        assert (code, found["text"]) == (0, whole["text"])
+        assert found["score"] == pytest.approx(whole["score"], rel=1e-4)
+        for one, other in zip(found["labels"], whole["labels"]):
+            assert one == {**other, "confidence": pytest.approx(other["confidence"], abs=2e-3)}
+    code, _, err = run("--wav", name, "--block", "6", *options)
+    assert code == 2 and "Blocks have 6 frames" in err and "multiples" in err
 
 
 def test_labels_of_frames_by_a_search(run: Any) -> None:
@@ -309,7 +370,7 @@ def test_other_audio(run: Any) -> None:
     [
         ("back_ctc", "'back' .* runs backwards"),
         ("conv_ctc", "'conv' .* depend on more than the frames before"),
-        ("attended", "'attention': a search that ends by its layer 'end' needs all frames"),
+        ("attention_best", "'attention': a search that ends by its layer 'end' needs all frames"),
         ("gone", "there is no layer 'gone'"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,9 @@ from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.saved_model.loader import load
 from returnn_tf.export.side_file import read_side_file
 from returnn_tf.export.streaming import StreamingModel
-from returnn_tf.export.streaming_exporter import check_stream
+from returnn_tf.export.streaming_exporter import check_stream, stream_fault
 from returnn_tf.util.lazy_tf import tf
+from tests.docs.run_page import blocks_of
 
 FEATURES, LABELS = {"dim": 4}, {"dim": 7, "sparse": True}
 SOFTMAX = {"class": "softmax", "n_out": 5, "from": "in"}
@@ -166,6 +169,15 @@ STREAMS = {
         FEATURES,
         {"state_l_c", "state_l_h", "state_output_prev"},
     ),
+    "windows that look back": (
+        {
+            "x": {"class": "window", "window_size": 4, "window_right": 0, "from": "data"},
+            "y": {"class": "merge_dims", "axes": ["stag:window", "F"], "from": "x"},
+            "output": rec("lstm", "y"),
+        },
+        FEATURES,
+        {"state_x_before", "state_output_c", "state_output_h"},
+    ),
     "attention to what is kept": (
         {"output": {**ATTENTION, "from": "data", "initial_state": "keep_over_epoch_no_init"}},
         FEATURES,
@@ -244,6 +256,14 @@ REFUSED = {
             "output": {"class": "combine", "kind": "add", "from": ["data:source", "i", "prev:output"]}}}},
         "':i' counts|/:i' counts",
     ),
+    "window that looks ahead": (
+        {
+            "x": {"class": "window", "window_size": 3, "from": "data"},
+            "y": {"class": "merge_dims", "axes": ["stag:window", "F"], "from": "x"},
+            "output": rec("lstm", "y"),
+        },
+        "Layer 'x' .class 'window'. can't go on .* depend on more than the frames before",
+    ),
     "nothing recurrent": ({"output": {**SOFTMAX, "from": "data"}}, "none of the layers is recurrent"),
     "all layers moved out of a loop": (
         {"output": {"class": "rec", "from": "data", "unit": {"output": {**SOFTMAX, "from": "data:source"}}}},
@@ -264,6 +284,34 @@ def test_refused(name):
 def test_subsampling_in_larger_blocks():
     """Blocks that are multiples of the factor go on."""
     check_stream(model_of(REFUSED["subsampling"][0]), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["latency", "chunks"])
+def test_recipes_of_the_guide(name):
+    """Blocks of whole chunks go on, others do not."""
+    page = pathlib.Path(__file__).parents[2].joinpath("docs/guide/streaming.md").read_text(encoding="utf8")
+    (text,) = [block.text for block in blocks_of(page) if block.mark == "file: %s.config" % name]
+    config = {}
+    exec(text, config)
+    config = {name: value for name, value in config.items() if name in ("network", "extern_data", "behavior_version")}
+    model = StreamingModel(returnn_tf.Network.from_config(returnn_tf.Config(config)))
+    assert stream_fault(model, 16) is None
+    assert "can't go on from block to block" in stream_fault(model, 12)
+
+
+@pytest.mark.slow
+def test_lstms_within_chunks():
+    """They begin anew in each chunk, so that no state is carried on."""
+    chunks = {
+        "cut": {"class": "time_chunking", "chunk_size": 3, "chunk_step": 3, "from": "data"},
+        "fw": rec("lstm", "cut"),
+        "bw": rec("lstm", "cut", direction=-1),
+        "output": {"class": "time_unchunking", "chunking_layer": "cut", "from": "both"},
+        "both": {"class": "copy", "from": ["fw", "bw"]},
+    }
+    model = model_of(chunks)
+    assert stream_fault(model, 3) is None and not model.states
 
 
 @pytest.mark.slow

@@ -318,7 +318,7 @@ class CellOverFrames:
         merge = len(batch_shape) != 1
         if merge:
             x = tf.reshape(x, tf.stack([shape[0], -1] + (shape[-1:] if has_feature else [])))
-        if layer.direction == -1 and ctx.continues:
+        if layer.direction == -1 and ctx.has_stream(data.without_axes([self._perm[0]])) and self._runs_over_stream:
             raise OptionError(
                 "Layer %r (class 'rec') runs backwards, from the end of whole sequences, so it can't go on from block "
                 "to block of frames. Use direction 1." % ctx.node.path
@@ -340,12 +340,17 @@ class CellOverFrames:
             y, state = tf.stop_gradient(y), tuple(tf.stop_gradient(part) for part in state)
         ctx.set_aux(ctx.node, HIDDEN_STATE, state)
         self.cell.keep(ctx, state)
-        if self._frames.dims[self._perm[0]].is_dynamic():
+        if self._runs_over_stream:
             self.cell.state_after(ctx, state)
         return y
 
     def before_loop(self, ctx: EmitContext) -> None:
         """Do nothing: it does not run step by step."""
+
+    @property
+    def _runs_over_stream(self) -> bool:
+        """Return whether there may be more frames before or after these; not where they are those of a chunk."""
+        return self._frames.dims[self._perm[0]].is_dynamic()
 
     def _lengths(self, ctx: EmitContext) -> Optional[Any]:
         """Return the lengths, int [merged batch]; None if the iterated axis has one length for all."""
@@ -362,6 +367,5 @@ class CellOverFrames:
         return tf.repeat(lengths, repeats) if others else lengths
 
     def _initial_state(self, ctx: EmitContext, merge: bool) -> Optional[tuple[Any, ...]]:
-        is_stream = self._frames.dims[self._perm[0]].is_dynamic()
-        state = self.cell.state_before(ctx) if is_stream else self.cell.given_state(ctx)
+        state = self.cell.state_before(ctx) if self._runs_over_stream else self.cell.given_state(ctx)
         return state if state is None or not merge else self.cell.flat(state)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
+from returnn_tf.graph.block_end import frames_before
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -84,7 +85,8 @@ class WindowLayer(ConcatInputLayer, Planned[WindowPlan]):
     out_spatial_dim. Where the features are in front of the frames, [batch, feature, time], the window becomes the
     feature axis. Before behavior version 18 the output is [batch, time, window, others].
     Inside of a loop, and without a time axis, the window has the current step and those before it; window_right must be
-    0 then.
+    0 then. A window that ends before the next one begins its stride (window_right below stride) goes on from block to
+    block of frames.
 
     No parameters. Lengths: "same" ``ceil(n / stride)``, "valid" ``ceil((n - size + 1) / stride)``, at least 0.
 
@@ -170,19 +172,31 @@ class WindowLayer(ConcatInputLayer, Planned[WindowPlan]):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit zeros at the ends, then windows along the first axis."""
-        x = with_frames(ctx, self.emit_input(ctx), self.input, self.plan.frames)
-        if self.plan.axis is None:
+        plan = self.plan
+        x = with_frames(ctx, self.emit_input(ctx), self.input, plan.frames)
+        if plan.axis is None:
             x = tf.expand_dims(transpose(x, self.plan.order), self.plan.window_axis)
             frames = tf.concat([ctx.loop_state("earlier"), x], axis=self.plan.window_axis)
             ctx.set_loop_state("earlier", axis_slice(frames, self.plan.window_axis, 1, None))
             return frames
-        x = transpose(x, [self.plan.axis] + [i for i in self.plan.order if i != self.plan.axis])
-        x = self._padded(x)
+        computed = [plan.axis] + [i for i in plan.order if i != plan.axis]
+        if self._looks_back(ctx):
+            before = frames_before(ctx, plan.frames, plan.axis, plan.left, x)
+            x = transpose(tf.concat([before, x], axis=plan.axis), computed)
+            x = pad_axis(x, 0, 0, plan.right)
+        else:
+            x = self._padded(transpose(x, computed))
         y = sliding_windows(x, self.plan.size, stride=self.stride)
-        computed = [self.plan.axis] + [i for i in self.plan.order if i != self.plan.axis]
         places = [computed.index(axis) + 1 for axis in self.plan.order]  # of the axes of the output behind the window
         places.insert(self.plan.window_axis, 0)
         return transpose(y, places)
+
+    def _looks_back(self, ctx: EmitContext) -> bool:
+        """Return whether frames of the block before are part of a window, and none of the block after it."""
+        plan = self.plan
+        assert plan.axis is not None
+        is_stream = ctx.continues and plan.frames.dims[plan.axis].is_dynamic()
+        return is_stream and not plan.valid and plan.left > 0 and plan.right < self.stride
 
     def _padded(self, x: Any) -> Any:
         if not self.plan.valid:
