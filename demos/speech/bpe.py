@@ -48,6 +48,8 @@ def main() -> int:
     with open(args.table, encoding="utf8", newline="") as file:
         texts = [row["text"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
     pieces = learn(texts, args.prefix, args.merges)
+    with open(args.prefix + ".words", "w", encoding="utf8") as file:
+        file.writelines("%s\n" % word for word in sorted({word for text in texts for word in text.split()}))
     print("%d labels, e.g. %s" % (len(pieces), " ".join(sorted(pieces, key=len)[-8:])))
     return 0
 

@@ -28,7 +28,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "common"))
 
 from bars import draw_bars  # noqa: E402
 
-COLORS = {"blstm": "tab:blue", "conformer": "tab:orange"}
+COLORS = {"blstm": "tab:blue", "conformer": "tab:orange", "streaming": "tab:green"}
 ERRORS = {"dev_error_ctc": ("CTC", "-"), "dev_error_output/prob": ("attention", "--")}
 
 

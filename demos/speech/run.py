@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The speech demo, from sentences to word error rates and pictures; what ``make demo-speech`` runs.
 
-Lets espeak-ng speak, makes the zip files, learns pieces of words, trains two encoders, each with CTC and an attention
+Lets espeak-ng speak, makes the zip files, learns pieces of words, trains three encoders, each with CTC and an attention
 decoder, recognises held-out sentences, and draws. Each step is a command of its own, which is printed, so that it can
 be repeated by hand. Everything goes to the directory out/ below the working directory (``--work``, by default where
 this file is); what an earlier run left there is replaced.
@@ -21,8 +21,8 @@ import speak  # noqa: E402
 from steps import StepFailed, Steps  # noqa: E402
 
 SETS = tuple(speak.SIZES)
-ENCODERS = ("blstm", "conformer")
-PRODUCTS = r"audio|.*\.(tsv|zip|codes|vocab|json|png)|(blstm|conformer|streaming)_.*"
+ENCODERS = ("blstm", "conformer", "streaming")
+PRODUCTS = r"audio|.*\.(tsv|zip|codes|vocab|words|json|png)|(%s)_.*" % "|".join(ENCODERS)
 
 
 def run(steps: Steps, *, few: bool) -> None:
@@ -42,6 +42,9 @@ def run(steps: Steps, *, few: bool) -> None:
         options = ["++num_epochs", "1"] if few else []
         steps.returnn("train the %s" % encoder, encoder + ".config", *options)
         steps.returnn("%s: search by attention, best path of CTC" % encoder, encoder + ".config", "++task", "search")
+    steps.returnn(
+        "streaming: search by CTC with a lexicon", "decode", "streaming.config", "--output", "out/streaming_decode.py"
+    )
     some = ["out/audio/%s-0000.wav" % name for name in SETS[-2:]]
     steps.returnn("recognise files", "transcribe", "out/blstm_model", *some, "--resample")
     shutil.rmtree(steps.out("audio"))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SETS = ("sentences", "voices")  # new sentences of known voices; new sentences of new voices
-ENCODERS = ("blstm", "conformer")
+ENCODERS = ("blstm", "conformer", "streaming")
 LAYERS = {"CTC": "ctc_decision", "attention": "decision"}
 Texts = dict[str, str]  # tag -> words
 
@@ -97,6 +97,10 @@ def systems(folder: str) -> dict[str, Texts]:
         if os.path.exists(path):
             texts = read_search(path)
             found.update({"%s, %s" % (encoder, name): texts[layer] for name, layer in LAYERS.items()})
+        path = os.path.join(folder, encoder + "_decode.py")
+        if os.path.exists(path):
+            with open(path, encoding="utf8") as file:
+                found[encoder + ", CTC with a lexicon"] = ast.literal_eval(file.read())
     return found
 
 

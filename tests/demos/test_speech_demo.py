@@ -102,6 +102,7 @@ def test_whole_demo_on_few_utterances(run_demo, tmp_path):
     for line in (
         "blstm, CTC",
         "conformer, attention",
+        "streaming, CTC with a lexicon",
         "computing time",
         "the training sentence that sounds most alike",
     ):
