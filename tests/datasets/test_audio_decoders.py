@@ -100,6 +100,34 @@ def test_damaged(name: str, how: str) -> None:
         read_audio(content, name="corpus.zip:a/b.flac")
 
 
+@pytest.mark.parametrize(
+    "content, advice",
+    [
+        (b"\0\0\0\x20ftypM4A \0\0\0\0M4A mp42isom" + bytes(500), "not e.g. m4a, aac.*Convert it: ffmpeg"),
+        (b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(500), "Convert it: ffmpeg"),  # AAC
+        (b"\x1aE\xdf\xa3" + bytes(500), "Convert it: ffmpeg"),  # WebM
+        (b"", "Is it damaged or cut off"),
+    ],
+)
+def test_formats_that_libsndfile_does_not_know(content: bytes, advice: str) -> None:
+    with pytest.raises(DataError, match="audio file 'a.x' cannot be decoded: .*" + advice):
+        read_audio(content, name="a.x")
+
+
+@pytest.mark.parametrize("name, missing, is_error", [("mp3", 841, False), ("mp3", 1152, True), ("flac", 1, True)])
+def test_mpeg_may_lack_less_than_a_frame(
+    name: str, missing: int, is_error: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headers count the delay of the coder, which is not decoded, as that of MPEG in a wav file by ffmpeg."""
+    read = decode._all_samples
+    monkeypatch.setattr(decode, "_all_samples", lambda file, dtype: read(file, dtype)[:-missing])
+    if not is_error:
+        assert len(read_audio(encoded(name))[0]) == len(SAMPLES) - missing
+        return
+    with pytest.raises(DataError, match=r"'x' is incomplete: .* missing \(%d\)" % missing):
+        read_audio(encoded(name), name="x")
+
+
 def test_header_with_too_many_samples() -> None:
     """The number of samples in a damaged header is not believed: they would take 256 GiB."""
     content = bytearray(encoded("flac"))

@@ -73,8 +73,16 @@ _PART = 1 << 24
 #: Sizes of a wav file from here on stand for an unknown one: 0x7ffff000, 0x7fffffff, 0xffffffff are in use.
 WAV_SIZE_UNKNOWN = 0x7FFFF000
 
-#: Advice for a file that cannot be decoded.
+#: Advice for a file that cannot be decoded, and for one of another format.
 _FIX = "Is it damaged or cut off, or is it no audio? Make it again, or leave it out."
+_CONVERT = (
+    "libsndfile reads wav, flac, ogg, opus, mp3, aiff and others, but not e.g. m4a, aac, wma or webm. Convert it: "
+    "ffmpeg -i FILE file.wav; or leave it out, if it is no audio."
+)
+_UNKNOWN_FORMAT = 1  # SF_ERR_UNRECOGNISED_FORMAT
+
+#: Samples of a frame of MPEG audio. With the delays of coders, a header may declare up to one more than are decoded.
+_MPEG_FRAME = 1152
 
 
 def read_audio(
@@ -97,14 +105,18 @@ def read_audio(
         content = _read_file(os.fspath(content))
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
-            declared, rate = file.frames, file.samplerate
+            declared, rate, is_mpeg = file.frames, file.samplerate, file.subtype.startswith("MPEG")
             if decoder == "soundfile":
                 samples = _all_samples(file, "float64" if file.subtype in _DOUBLE else "float32")
             else:
                 samples = decode_by_tensorflow(content, file.format, file.subtype, name)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as exc:
-        raise FileDataError("audio file %r cannot be decoded: %s %s" % (name, _cause(exc), _FIX)) from exc
-    missing = declared - len(samples) or missing_wav_bytes(io.BytesIO(content), name)
+        fix = _CONVERT if content and getattr(exc, "code", None) == _UNKNOWN_FORMAT else _FIX
+        raise FileDataError("audio file %r cannot be decoded: %s %s" % (name, _cause(exc), fix)) from exc
+    missing = declared - len(samples)
+    if is_mpeg and 0 < missing < _MPEG_FRAME:
+        missing = 0
+    missing = missing or missing_wav_bytes(io.BytesIO(content), name)
     if missing:
         raise FileDataError(
             "audio file %r is incomplete: samples or bytes of it are missing (%d). %s" % (name, missing, _FIX)
