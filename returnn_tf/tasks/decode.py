@@ -120,7 +120,8 @@ def _decode(config: Config) -> int:
         if data.reference_key is not None:
             texts = [(transcript.tag, text(transcript.best)) for transcript in found]
             errors, missing = _errors(texts, data.references(tag for tag, _ in texts))
-            log.write(1, "decode: word errors %s" % errors.text())
+            if errors.reference:
+                log.write(1, "decode: word errors %s" % errors.text())
             if missing:
                 log.warn("%d of %d sequences have no reference; they do not count." % (missing, len(texts)))
     return 0

@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from returnn_tf.config import DataError
-from returnn_tf.datasets.core.safe_files import read_bytes, read_plain_pickle, read_seq_lens, read_seq_tags
+from returnn_tf.datasets.core.safe_files import read_bytes, read_plain_pickle, read_seq_lens, read_seq_tags, read_text
 
 
 class _Evil:
@@ -105,6 +105,16 @@ def test_damaged_or_other_files(tmp_path):
     path.write_bytes(gzip.compress(b"\xff\xfe"))
     with pytest.raises(DataError, match="not a UTF-8 text file"):
         read_seq_tags(str(path))
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "with a byte order mark"])
+def test_other_encodings(tmp_path, mark):
+    path = tmp_path / "words.txt"
+    path.write_bytes(mark + "für\ndas\n".encode())
+    assert read_text(str(path)) == "für\ndas\n"
+    path.write_bytes(mark + b"das\nf\xfcr\n")  # Latin-1
+    with pytest.raises(DataError, match="words.txt' is not a UTF-8 text file: line 2, byte 0xfc. Convert it: iconv"):
+        read_text(str(path))
 
 
 def test_bomb(tmp_path):

@@ -89,11 +89,14 @@ def read_bytes(path: str, *, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: str) -> str:
-    """Read a UTF-8 text file (``.gz`` allowed); DataError if it is not one."""
+    """Read a UTF-8 text file (``.gz`` allowed), without a byte order mark; DataError if it is not one."""
     try:
-        return read_bytes(path).decode("utf8")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        raise DatasetDataError("file %r is not a UTF-8 text file: %s" % (path, exc)) from exc
+        line, wrong = exc.object.count(b"\n", 0, exc.start) + 1, exc.object[exc.start]
+        raise DatasetDataError(
+            "file %r is not a UTF-8 text file: line %d, byte 0x%02x. Convert it: iconv -t utf-8" % (path, line, wrong)
+        ) from exc
 
 
 def read_lines(path: str) -> list[str]:

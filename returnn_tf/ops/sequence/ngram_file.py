@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def read_ngram(path: str) -> NGram:
             with gzip.open(path) as file:
                 content = np.frombuffer(file.read(), np.uint8)
         else:
+            if not os.path.getsize(path):
+                raise ValueError("it is empty")
             content = np.memmap(path, np.uint8, "r")
         return NGram(library, content)
     except OSError as exc:

@@ -71,7 +71,7 @@ def changed(old, new):
 @pytest.mark.parametrize(
     "content, text",
     [
-        ("", "cannot mmap an empty file"),
+        ("", "it is empty"),
         ("no model\n", "it has no section"),
         (changed("\\end\\", ""), r"it is not complete: it ends after the \d-grams of \d, without"),
         (changed("ngram 1=", "ngram 1=1"), "line [0-9]+: the section .1-grams: has"),
