@@ -105,12 +105,13 @@ def _decode(config: Config) -> int:
             _tune(points, data, threads)
             return 0
         confidence = TranscriptOptions.of(task).confidence
-        found = []
+        by_index: dict[int, Transcript] = {}
         for part in _parts(data.posteriors()):
-            for entry in threads.transcripts(part, confidence):
+            for given, entry in zip(part, threads.transcripts(part, confidence)):
                 if output is not None:
                     output.check(entry)
-                found.append(entry)
+                by_index[given.index] = entry
+        found = [by_index[index] for index in sorted(by_index)]
         if not members.is_chief:
             return 0
         if output is not None:

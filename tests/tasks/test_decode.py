@@ -16,6 +16,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError, DataError
 from returnn_tf.datasets import HDFWriter
 from returnn_tf.engine.checkpoints import checkpoint
+from tests import processes
 from tests.run_tasks import run_task
 
 NAMES = ["o@@", "ne", "tw@@", "o", "six"]
@@ -172,6 +173,38 @@ def test_of_the_network_with_times(capsys: pytest.CaptureFixture[str]) -> None:
     (entry,) = [entry for entry in map(json.loads, found.splitlines()) if entry["tag"] == "seq-1"]
     assert entry["duration"] == 2.5  # of 5 frames; the layer has 3 of a second each, not of 2.5 / 3
     assert [(label["text"], label["start"]) for label in entry["labels"]] == [("tw@@", 1.0)]
+
+
+@pytest.mark.slow
+def test_two_ranks_write_the_file_of_one() -> None:
+    """All sequences in the order of the dataset, with the error rate over all of them."""
+    rng = np.random.RandomState(1)
+    for name, dim, ndim in (("data", SIZE, 2), ("classes", BLANK, 1)):
+        with HDFWriter(name + ".hdf", dim=dim, ndim=ndim) as writer:
+            for number in range(7):
+                frames = 4 + 3 * number % 5
+                values = rng.normal(0, 3, [frames, SIZE]) if name == "data" else rng.randint(0, BLANK, [frames // 2])
+                values = values.astype("float32" if name == "data" else "int32")
+                writer.insert_batch(values[None], {0: np.array([len(values)], "int32")}, ["seq-%d" % number])
+    given = {name: {"class": "HDFDataset", "files": [name + ".hdf"]} for name in ("data", "classes")}
+    changes = {
+        "eval": {"class": "MetaDataset", "datasets": given, "data_map": {key: (key, "data") for key in given}},
+        "allow_random_model_init": True, "search_frame_seconds": 0.5, "search_output_file_format": "jsonl",
+        "max_seqs": 2, "decode_nbest": 2,
+    }  # fmt: skip
+    config = settings(**changes)
+    pathlib.Path("my.config").write_text("".join("%s = %r\n" % item for item in config.items()), "utf8")
+    found = {}
+    for name, launch in (("one", []), ("two", ["launch", "--processes", "2"])):
+        command = [*launch, "decode", "my.config", "--lexicon", "lexicon.txt", "--output", name]
+        done = processes.run(["-m", "returnn_tf", *command])
+        assert done.returncode == 0, done.stdout + done.stderr
+        errors = re.findall("word errors .*", done.stdout)
+        found[name] = pathlib.Path(name).read_text("utf8"), errors
+    assert found["one"] == found["two"]
+    text, errors = found["one"]
+    assert [json.loads(line)["tag"] for line in text.splitlines()] == ["seq-%d" % number for number in range(7)]
+    assert len(errors) == 1
 
 
 CONFIG_ERRORS: list[tuple[dict[str, Any], str]] = [

@@ -171,12 +171,13 @@ def _tags(files: Sequence[str], output: Optional[str]) -> list[str]:
     if output is None:
         return list(files)
     tags = [os.path.splitext(os.path.basename(path))[0] for path in files]
-    twice = next((index for index, tag in enumerate(tags) if tag in tags[:index]), None)
-    if twice is not None:
-        raise CommandError(
-            "transcribe: --output: %r and %r would be written to files of the same name"
-            % (files[tags.index(tags[twice])], files[twice])
-        )
+    seen: dict[str, str] = {}
+    for tag, path in zip(tags, files):
+        if tag in seen:
+            raise CommandError(
+                "transcribe: --output: %r and %r would be written to files of the same name" % (seen[tag], path)
+            )
+        seen[tag] = path
     return tags
 
 

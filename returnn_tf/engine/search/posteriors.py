@@ -28,12 +28,14 @@ from returnn_tf.tensor import Data
 class Posteriors(NamedTuple):
     """The log posteriors of a sequence.
 
+    :param index: of the sequence in the dataset or the files
     :param values: [frames, labels]
     :param seconds: of audio; None if that is not known
     :param step: seconds of a frame of the values; None if that is not known
     """
 
     tag: str
+    index: int
     values: NDArray[np.float32]
     seconds: Optional[float] = None
     step: Optional[float] = None
@@ -42,7 +44,7 @@ class Posteriors(NamedTuple):
 def posteriors_of_layer(
     forwarder: Forwarder, source: DataSource, epoch: int, frame_seconds: Optional[float]
 ) -> Iterator[Posteriors]:
-    """Yield the posteriors of all sequences in the order of the dataset; nothing but on the chief.
+    """Yield the posteriors of all sequences in the order of an epoch; nothing but on the chief.
 
     :param forwarder: of a layer [batch, time, labels]
     :param frame_seconds: between the frames of the data that the layer is computed from
@@ -73,7 +75,8 @@ def posteriors_of_layer(
                 seconds = float(inputs[row]) * frame_seconds
                 step = input_frames(int(inputs[row]), int(lengths[row])) * frame_seconds
             where = "Layer %r, sequence %r" % (forwarder.layer, tag)
-            found.append(Posteriors(tag, log_posteriors(values[row, : lengths[row]], where), seconds, step))
+            own = log_posteriors(values[row, : lengths[row]], where)
+            found.append(Posteriors(tag, int(batch.seq_indices[row]), own, seconds, step))
         return found
 
     state = PassState()
@@ -106,7 +109,7 @@ def posteriors_of_files(paths: Sequence[str], num_labels: int) -> Iterator[Poste
     :raises DataError: a file is missing, or has no posteriors of so many labels
     """
     with contextlib.closing(HDFDataset(files=list(paths))) as dataset:
-        for example in dataset.sequences():
+        for index, example in enumerate(dataset.sequences()):
             values = example.data["data"]
             if values.ndim != 2 or values.shape[1] != num_labels:
                 raise CtcDataError(
@@ -114,7 +117,7 @@ def posteriors_of_files(paths: Sequence[str], num_labels: int) -> Iterator[Poste
                     % (", ".join(paths), example.tag, list(values.shape), num_labels, num_labels)
                 )
             where = "%s, sequence %r" % (", ".join(paths), example.tag)
-            yield Posteriors(example.tag, log_posteriors(values, where))
+            yield Posteriors(example.tag, index, log_posteriors(values, where))
 
 
 def references(
