@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 import returnn_tf
 from returnn_tf.config import ConfigError, DataError
+from returnn_tf.export.error_rates import ErrorCheck
 from returnn_tf.export.inference import InferenceModel
+from returnn_tf.logging.log import log
 
 DIM, HEADS = 8, 2
 SOURCE = ["</s>", "<unk>", "a", "b", "c", "d"]
@@ -123,17 +126,38 @@ class Builder:
         unit[name + "_body"] = {"class": "merge_dims", "axes": axes, "from": name + "_heads"}
         return self._residual(unit, name, source)
 
+    def language_model(self, *, in_loop: bool = False) -> dict[str, Any]:
+        """Return a decoder without encoder, which is given the words before."""
+        net: dict[str, Any] = {}
+        last = self._embedding(net, "words", "data:source" if in_loop else "data:data")
+        for i in range(2):
+            last = self._self_attention(net, "att%d" % i, last, not in_loop)
+            last = self._feed_forward(net, "ff%d" % i, last)
+        net["decoder"] = {"class": "layer_norm" if self._pre_norm else "copy", "from": last}
+        prob = {"class": "softmax", "from": "decoder", "target": "classes", "loss": "ce"}
+        if in_loop:
+            return {"output": {"class": "rec", "from": "data", "target": "classes", "unit": {**net, "output": prob}}}
+        return {**net, "output": prob}
+
 
 def _network(vocab: bool = True, **options: Any) -> returnn_tf.Network:
+    return _with_values(Builder(**options).net, SOURCE, search=True, vocab=vocab)
+
+
+def _with_values(
+    network: dict[str, Any], source: list[str], *, search: bool = False, vocab: bool = True
+) -> returnn_tf.Network:
     def data(labels: list[str]) -> dict[str, Any]:
         given = {"vocab": {"class": "Vocabulary", "labels": labels, "unknown_label": None}} if vocab else {}
         return {"dim": len(labels), "sparse": True, **given}
 
+    rng = np.random.RandomState(5)
+    dev = [{"data": rng.randint(0, len(source), 6), "classes": rng.randint(0, 5, 6)} for _ in range(3)]
     config = returnn_tf.Config({
-        "extern_data": {"data": data(SOURCE), "classes": data(TARGET)},
-        "network": Builder(**options).net, "target": "classes", "behavior_version": 21,
+        "extern_data": {"data": data(source), "classes": data(TARGET)},
+        "network": network, "target": "classes", "behavior_version": 21, "dev": {"class": "StaticDataset", "data": dev},
     })  # fmt: skip
-    net = returnn_tf.Network.from_config(config, search=True)
+    net = returnn_tf.Network.from_config(config, search=search)
     rng = np.random.RandomState(3)
     net.set_param_values({k: v + rng.normal(0, 0.3, v.shape) for k, v in net.get_param_values().items()})
     return net
@@ -230,3 +254,49 @@ def test_more_errors(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as error:
             returnn_tf.export(net, str(tmp_path / "out"), "ctranslate2", **options)
         assert text in str(error.value) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_loop, options", [(False, {}), (True, {"pre_norm": False, "activation": "gelu"})])
+def test_language_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_loop: bool, options: dict[str, Any]
+) -> None:
+    """The check compares posteriors; the package goes on with a text as the network does, and errs as often."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    net = _with_values(Builder(**options).language_model(in_loop=in_loop), TARGET)
+    lines: list[str] = []
+    monkeypatch.setattr(log, "write", lambda _level, text: lines.append(text) if " errors in " in text else None)
+    returnn_tf.export(net, str(tmp_path / "out"), "ctranslate2", end="</s>", positions=50, check=ErrorCheck("dev"))
+    (line,) = lines
+    assert line.startswith("output, frame errors") and len(set(re.findall(r"([0-9.]+)%", line))) == 1
+    found = ctranslate2.Generator(str(tmp_path / "out")).generate_batch(
+        [["<s>", "y"]], max_length=10, include_prompt_in_result=False
+    )
+    model, text = InferenceModel(net, ["output"]), [0, 2]
+    while len(text) < 12 and text[-1] != 3:
+        feed = {"data": np.array([text], "int32"), "data_size0": np.array([len(text)], "int32")}
+        text.append(int(model.expected(feed)["output"][0, -1].argmax()))
+    assert found[0].sequences[0] == [TARGET[label] for label in text[2:] if label != 3]
+
+
+@pytest.mark.parametrize("changes, source, options, text", [
+    ({"att1_body": {"attention_left_only": False}}, TARGET, {}, "'att1_body' (class 'self_attention') looks at later"),
+    ({"output": {"class": "linear", "activation": "sigmoid"}}, TARGET, {}, "is no softmax over labels"),
+    ({"words": {"class": "copy"}, "words_sum": {"offset": 1}}, TARGET, {}, "has other positions than 0, 1, 2"),
+    ({"words_words": {"from": "shifted"}, "shifted": {"class": "shift_axis", "axis": "T", "amount": 1, "from": "data"}},
+     TARGET, {}, "the layer 'shifted' (class 'shift_axis') is no input of the network"),
+    ({}, SOURCE, {}, "the layer 'output' (class 'softmax') gives other labels than those of the input 'data'"),
+    ({}, TARGET, {"end": "</S>"}, "end: there is no label '</S>'. Did you mean '</s>'"),
+    ({}, TARGET, {"outputs": ["output", "decoder"]}, "a language model has one output, not 'output', 'decoder'"),
+])  # fmt: skip
+def test_networks_that_are_no_language_model(
+    tmp_path: Path, changes: dict[str, Any], source: list[str], options: dict[str, Any], text: str
+) -> None:
+    network = Builder().language_model()
+    for name, given in changes.items():
+        network[name] = {**network.get(name, {}), **given}
+    with pytest.raises(ConfigError) as error:
+        returnn_tf.export(
+            _with_values(network, source), str(tmp_path / "out"), "ctranslate2", **{"end": "</s>", **options}
+        )
+    assert text in str(error.value) and not list(tmp_path.iterdir())

@@ -1,10 +1,10 @@
-"""`CTranslate2Exporter`: a Transformer with encoder and decoder as CTranslate2 loads it."""
+"""`CTranslate2Exporter`: a Transformer as CTranslate2 loads it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from returnn_tf.config.options import at_least, option
 from returnn_tf.engine.data.label_names import LabelNames
 from returnn_tf.engine.decoding.posteriors import log_posteriors
 from returnn_tf.engine.search.end_labels import end_labels
+from returnn_tf.export.ctranslate2.labels import WHERE, tokens_of, unknown_of
+from returnn_tf.export.ctranslate2.language_model import LanguageModel, save
 from returnn_tf.export.ctranslate2.packages import package
 from returnn_tf.export.ctranslate2.spec import SpecBuilder
 from returnn_tf.export.ctranslate2.structure import CrossAttention, Stack, Unfit, stack_of
@@ -29,10 +31,8 @@ from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.layers.search.decide import DecideLayer
 from returnn_tf.loops.nodes import PrevLayer
 from returnn_tf.ops.frames.positions import sinusoids
-from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
-_WHERE = "export to ctranslate2: "
 #: Options of `choice` that change which hypotheses win, with the values that CTranslate2's search has.
 _SEARCH = {
     "prob_scale": 1.0, "base_beam_score_scale": 1.0, "random_sample_scale": 0.0, "custom_score_combine": None,
@@ -61,63 +61,70 @@ class _Model:
 
 @register_exporter("ctranslate2")
 class CTranslate2Exporter(Exporter):
-    """CTranslate2: a Transformer with encoder and decoder, for fast translation on CPUs and GPUs."""
+    """CTranslate2: a Transformer for translation, or as a language model, fast on CPUs and GPUs."""
 
     forms = {}
 
     positions: int = option(1000, check=at_least(1), help="largest number of words of a source or a translation")
+    end: Optional[str] = option(None, help="for a language model: the label that ends a text")
 
     @property
     def searches(self) -> bool:
-        """Return True."""
-        return True
+        """Return whether the network is exported as it searches: all but language models."""
+        return self.end is None
 
     @property
     def outputs_of_search(self) -> bool:
-        """Return True."""
-        return True
+        """Return whether the network searches."""
+        return self.searches
 
     def model(self, net: Network) -> InferenceModel:
-        """Return the model, with the best hypothesis, or all of the beam, as its output.
+        """Return the model, with the best hypothesis, all of the beam, or the posteriors of words as its output.
 
         :raises ConfigError: the network is no Transformer that CTranslate2 has; names the layer that differs
         """
+        self._language_model = None if self.end is None else LanguageModel(net, self.outputs, self.end)
+        if self._language_model is not None:
+            return self._language_model.model
         nodes = InferenceModel(net, self.outputs).nodes
         nodes = [node for node in nodes if node.output.beam is not None or isinstance(node.layer, DecideLayer)]
         nodes.sort(key=lambda node: not isinstance(node.layer, DecideLayer))
         if not nodes:
-            raise ExportError(_WHERE + "no output has the labels of a search. Name another layer by --outputs.")
+            raise ExportError(WHERE + "no output has the labels of a search. Name another layer by --outputs.")
         self._found = _find(net, nodes[0])
         names = LabelNames(net.plan, net.config)
         source = net.extern_data[self._found.source].sparse_dim
-        self._source = _tokens(names, source, self._found.source)
-        self._target = _tokens(names, self._found.projection.output.feature_dim, self._found.choice.path)
+        self._source = tokens_of(names, source, self._found.source)
+        self._target = tokens_of(names, self._found.projection.output.feature_dim, self._found.choice.path)
         model = InferenceModel(net, [nodes[0].path])
         self._outputs = model.outputs
         return model
 
     def write(self, model: InferenceModel, folder: str) -> None:
         """Write ``model.bin``, ``config.json`` and the vocabularies."""
+        if self._language_model is not None:
+            self._language_model.write(folder, self._sinusoids(self._language_model.size))
+            return
         found, specs = self._found, package().specs
         size = found.encoder.embedding.words.output.dim
         assert size is not None
-        positions = sinusoids(tf.range(self.positions), size, "float32").numpy()
-        spec = SpecBuilder(specs, model.net.get_param_values(), positions).transformer(
+        spec = SpecBuilder(specs, model.net.get_param_values(), self._sinusoids(size)).transformer(
             found.encoder, found.decoder, found.projection
         )
         spec.register_source_vocabulary(self._source)
         spec.register_target_vocabulary(self._target)
         start, end = self._target[found.start], self._target[found.end]
-        unknown = [name for name in self._target if name.strip("<>[]").lower() == "unk"]
-        settings = {"decoder_start_token": start, "bos_token": start, "eos_token": end, "unk_token": (*unknown, end)[0]}
+        unknown = unknown_of(self._target, end)
+        settings = {"decoder_start_token": start, "bos_token": start, "eos_token": end, "unk_token": unknown}
         for name, value in settings.items():
             spec.config.add_attribute(name, value)
-        try:
-            spec.validate()
-            spec.save(folder)
-        except ValueError as exc:  # e.g. a matrix of another shape than the others imply
-            raise ExportDataError(_WHERE + "the package refuses the model: %s" % exc) from exc
+        save(spec, folder)
         self.facts.update(**self._search())
+
+    def _sinusoids(self, size: int) -> NDArray[np.float32]:
+        """Return the encodings of all positions, [positions, size]."""
+        found: NDArray[np.float32] = sinusoids(tf.range(self.positions), size, "float32").numpy()
+        return found
 
     def _search(self) -> dict[str, Any]:
         """Return the options of the package's search that are nearest to ours.
@@ -132,7 +139,9 @@ class CTranslate2Exporter(Exporter):
         }  # fmt: skip
 
     def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Translate by the package, and return the hypotheses of each sequence, without their ends."""
+        """Translate by the package, and return the hypotheses of each sequence, without their ends; or posteriors."""
+        if self._language_model is not None:
+            return self._language_model.run(folder, feed)
         key = graph_name(self._found.source)
         sources = _cut(feed[key], feed[key + "_size0"])
         ((name, beam),) = ((name, info.beam or 1) for name, info in self._outputs.items() if info.kind == VALUE)
@@ -154,10 +163,13 @@ class CTranslate2Exporter(Exporter):
         return {name: labels, name + "_size0": lengths, name + "_scores": scores}
 
     def check(self, model: InferenceModel, folder: str) -> None:
-        """Compare the scores of words of random translations with those of the network.
+        """Compare the scores of words of random translations, or texts, with those of the network.
 
         :raises DataError: they differ
         """
+        if self._language_model is not None:
+            self._language_model.check(folder)
+            return
         found, rng = self._found, np.random.RandomState(1)
         words = [label for label in range(len(self._target)) if label != found.end]
         sources = [rng.randint(0, len(self._source), length) for length, _ in _LENGTHS]
@@ -220,7 +232,7 @@ def _find(net: Network, best: Node) -> _Model:
     """
     choices = [node for node in net.plan.all_nodes() if isinstance(node.layer, ChoiceLayer)]
     if len(choices) != 1:
-        raise ExportError(_WHERE + "the network has %d layers of class 'choice', but needs one." % len(choices))
+        raise ExportError(WHERE + "the network has %d layers of class 'choice', but needs one." % len(choices))
     (choice,) = choices
     layer = choice.layer
     assert isinstance(layer, ChoiceLayer)
@@ -245,25 +257,6 @@ def _find(net: Network, best: Node) -> _Model:
     if not isinstance(start, int) or len(ends) != 1:
         raise Unfit(choice, "has no label of its own for %s" % ("the end" if isinstance(start, int) else "the start"))
     return _Model(choice, projection, encoder, decoder, source, start, ends[0])
-
-
-def _tokens(names: LabelNames, dim: Any, key: str) -> list[str]:
-    """Return a token for each label of an axis.
-
-    :raises ConfigError: names are not known, or not different
-    """
-    assert isinstance(dim, Dim) and dim.size is not None
-    found = list(names.names(dim))
-    if not found:
-        raise ExportError(_WHERE + "the names of the labels of %r are not known. Set its 'vocab' in extern_data." % key)
-    found += ["<label-%d>" % label for label in range(len(found), dim.size)]
-    seen: dict[str, int] = {}
-    for label, name in enumerate(found):
-        if seen.setdefault(name, label) != label:
-            raise ExportError(
-                _WHERE + "the labels %d and %d of %r have the same name, %r." % (seen[name], label, key, name)
-            )
-    return found
 
 
 def _cut(value: NDArray[Any], lengths: NDArray[Any]) -> list[NDArray[Any]]:

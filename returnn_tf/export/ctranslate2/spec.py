@@ -24,6 +24,8 @@ from returnn_tf.layers.math.norm import LayerNormLayer
 
 #: Our activations -> those of CTranslate2.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "silu": "SWISH", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+#: The sublayers of a layer without attention to an encoder.
+_ALONE = (SelfAttention, FeedForward)
 Floats = NDArray[np.float32]
 
 
@@ -44,14 +46,11 @@ class SpecBuilder:
 
         :raises ConfigError: CTranslate2 has no place for a difference; names the layer
         """
-        encoder_bodies, decoder_bodies = (SelfAttention, FeedForward), (SelfAttention, CrossAttention, FeedForward)
+        encoder_bodies, decoder_bodies = _ALONE, (SelfAttention, CrossAttention, FeedForward)
         encoder_layers, decoder_layers = _layers(encoder, encoder_bodies), _layers(decoder, decoder_bodies)
         if encoder.pre_norm != decoder.pre_norm:
             raise Unfit(decoder.sublayers[0].norm, "is placed otherwise than in the encoder")
-        options = {
-            "pre_norm": encoder.pre_norm,
-            "activation": getattr(self._specs.Activation, self._activation(encoder, decoder)),
-        }
+        options = self._options(encoder, decoder)
         heads = _num_heads([*encoder.sublayers, *decoder.sublayers])
         made = self._specs.TransformerSpec(
             self._specs.TransformerEncoderSpec(
@@ -69,6 +68,27 @@ class SpecBuilder:
         self._linear(made.decoder.projection, [projection])
         made.config.layer_norm_epsilon = self._epsilon()
         return made
+
+    def language_model(self, decoder: Stack, projection: Node) -> Any:
+        """Return the specification of a decoder without encoder, and the projection to labels.
+
+        :raises ConfigError: as `transformer`
+        """
+        layers = _layers(decoder, _ALONE)
+        made = self._specs.TransformerDecoderModelSpec(
+            self._specs.TransformerDecoderSpec(
+                len(layers), _num_heads(decoder.sublayers), no_final_norm=decoder.last_norm is None,
+                with_encoder_attention=False, **self._options(decoder),
+            )
+        )  # fmt: skip
+        self._stack(decoder, layers, made.decoder, made.decoder.embeddings)
+        self._linear(made.decoder.projection, [projection])
+        made.config.layer_norm_epsilon = self._epsilon()
+        return made
+
+    def _options(self, *stacks: Stack) -> dict[str, Any]:
+        activation = getattr(self._specs.Activation, self._activation(*stacks))
+        return {"pre_norm": stacks[0].pre_norm, "activation": activation}
 
     def _stack(self, stack: Stack, layers: Sequence[Sequence[Sublayer]], spec: Any, embeddings: Any) -> None:
         words = stack.embedding.words

@@ -127,7 +127,7 @@ def stack_of(node: Node) -> Stack:
 
     :raises ConfigError: it is not the output of one; names the first layer that does not fit
     """
-    node = _behind_copies(node)
+    node = behind_copies(node)
     outer = node if isinstance(node.layer, LayerNormLayer) else None
     below = _source(outer) if outer is not None else node
     found: list[Sublayer] = []
@@ -161,7 +161,7 @@ def _sublayer(node: Node, norm_behind: Optional[Node]) -> tuple[Sublayer, Node, 
         raise Unfit(node, "is no plain addition of two layers")
     errors = []
     # the source that ends with a projection first: its fault is the one to tell
-    sources = sorted(map(_behind_copies, node.sources), key=lambda each: isinstance(each.layer, LinearLayer))
+    sources = sorted(map(behind_copies, node.sources), key=lambda each: isinstance(each.layer, LinearLayer))
     for trunk, branch in (sources, sources[::-1]):
         try:
             body, out, source = _branch(branch)
@@ -209,7 +209,7 @@ def _cross_attention(merged: Node) -> tuple[CrossAttention, Node]:
     heads = _source(merged)
     if not isinstance(heads.layer, GenericAttentionLayer):
         raise Unfit(heads, "is no generic_attention with a head in each axis that %r joins" % merged.path)
-    weights = _behind_copies(_node(heads.layer.weights))
+    weights = behind_copies(_node(heads.layer.weights))
     if not isinstance(weights.layer, SoftmaxOverSpatialLayer) or weights.layer.log_space:
         raise Unfit(weights, "is no softmax_over_spatial")
     for option in ("start", "window_start", "window_size"):
@@ -218,8 +218,8 @@ def _cross_attention(merged: Node) -> tuple[CrossAttention, Node]:
     energy = _source(weights)
     if not isinstance(energy.layer, DotLayer):
         raise Unfit(energy, "is no dot product of keys and queries")
-    parts = [_heads(_behind_copies(node)) for node in energy.sources]
-    value, num_heads, memory = _heads(_behind_copies(_node(heads.layer.base)))
+    parts = [_heads(behind_copies(node)) for node in energy.sources]
+    value, num_heads, memory = _heads(behind_copies(_node(heads.layer.base)))
     keys = [part for part in parts if part[2] is memory]
     queries = [part for part in parts if part[2] is not memory]
     if len(keys) != 1 or len(queries) != 1:
@@ -290,15 +290,15 @@ def _source(node: Node) -> Node:
     """Return the one source of a layer, behind copies."""
     if len(node.sources) != 1:
         raise Unfit(node, "has %d sources" % len(node.sources))
-    return _behind_copies(node.sources[0])
+    return behind_copies(node.sources[0])
 
 
-def _behind_copies(node: Node) -> Node:
-    """Return the layer whose values layers pass on, such as dropout, which only training does."""
+def behind_copies(node: Node) -> Node:
+    """Return the layer whose values layers pass on, such as dropout, which only training does, also into a loop."""
     while True:
         if node.passes_on is not None:
             node = node.passes_on
-        elif isinstance(node.layer, CopyLayer) and len(node.sources) == 1:
+        elif (node.layer.is_connector or isinstance(node.layer, CopyLayer)) and len(node.sources) == 1:
             node = node.sources[0]
         else:
             return node
