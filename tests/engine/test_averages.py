@@ -21,6 +21,7 @@ from returnn_tf.engine.training.engine import Engine
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.training.trainer import Trainer
 from returnn_tf.engine.update import averages
+from tests.tiers import usual
 
 SCHEDULE_FREE = {"optimizer": {"class": "schedulefreeadamw", "warmup_steps": 5}}
 MOVING = {"optimizer": {"class": "adam"}, "weight_average": {"decay": 0.8}}
@@ -76,9 +77,10 @@ def dev_score(net: Network, config: Config) -> float:
     return float(next(iter(Evaluator(net, config).run("dev", 1, batches).scores.values())))
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("every, accumulated", [(1, 1), (2, 1), (1, 3), (2, 2)])
-@pytest.mark.parametrize("warmup", [True, False])
+@pytest.mark.parametrize(
+    "every, accumulated, warmup, fused",
+    [(1, 1, True, False), (1, 1, False, True), (2, 1, True, True), (1, 3, False, False), (2, 2, True, True)],
+)
 def test_moving_average(
     every: int, accumulated: int, warmup: bool, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ def test_in_place_of_the_parameters_for_a_while(kind: str) -> None:
     assert_same(numbers(trainer.net.params), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluation_checkpoints_and_other_tasks(kind: str, tmp_path: pathlib.Path) -> None:
     given = {**KINDS[kind], "model": str(tmp_path / "net"), "learning_rate_file": str(tmp_path / "rates")}
@@ -145,6 +148,7 @@ def test_evaluation_checkpoints_and_other_tasks(kind: str, tmp_path: pathlib.Pat
     assert found[False] != found[True]
 
 
+@pytest.mark.slow
 def test_current_parameters_in_evaluation_and_checkpoints(tmp_path: pathlib.Path) -> None:
     given = {**MOVING, "model": str(tmp_path / "net"), "num_epochs": 1}
     given["weight_average"] = {"decay": 0.8, "evaluate": "current"}
@@ -159,10 +163,14 @@ def test_current_parameters_in_evaluation_and_checkpoints(tmp_path: pathlib.Path
 
 #: Those whose state differs from the parameters in shape, or is of two optimizers, too.
 RESUMED = {**KINDS, **{name: {"optimizer": {"class": name}} for name in ("muon", "adafactor", "scaledadam")}}
+#: Kind, steps per update.
+RESUMED_AFTER = [("schedule_free", 3), ("moving", 1), ("muon", 1), ("adafactor", 1), ("scaledadam", 1), ("moving", 3)]
 
 
-@pytest.mark.parametrize("kind, accumulated", [*((kind, 1) for kind in RESUMED), *((kind, 3) for kind in KINDS)])
-def test_exact_resume_within_an_epoch(kind: str, accumulated: int, tmp_path: pathlib.Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("case", usual(RESUMED_AFTER, RESUMED_AFTER[:3]), ids=str)
+def test_exact_resume_within_an_epoch(case: tuple[str, int], tmp_path: pathlib.Path) -> None:
+    kind, accumulated = case
     given = {**RESUMED[kind], "model": str(tmp_path / "net"), "save_every_steps": 4}
     given["accum_grad_multiple_step"] = accumulated
     config = config_of(**given, num_epochs=1)
@@ -176,6 +184,7 @@ def test_exact_resume_within_an_epoch(kind: str, accumulated: int, tmp_path: pat
     assert_same(checkpoint.read_state(last), undisturbed[1])
 
 
+@pytest.mark.slow
 def test_resume_with_another_setting(tmp_path: pathlib.Path) -> None:
     """Training goes on with the current parameters, whatever evaluation had; a new average begins with them."""
     given = {"model": str(tmp_path / "net"), "optimizer": {"class": "adam"}}
@@ -189,6 +198,7 @@ def test_resume_with_another_setting(tmp_path: pathlib.Path) -> None:
         assert_same(numbers(engine.trainer.averages.values()), numbers(engine.net.trainable_params))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_return_to_the_model_of_an_earlier_epoch(kind: str, tmp_path: pathlib.Path) -> None:
     config = config_of(**KINDS[kind], model=str(tmp_path / "net"))
@@ -202,6 +212,7 @@ def test_return_to_the_model_of_an_earlier_epoch(kind: str, tmp_path: pathlib.Pa
         assert_same(numbers(engine.trainer.averages.values()), before[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_networks_that_change(kind: str, tmp_path: pathlib.Path) -> None:
     """A parameter that is the same stays; averages begin again where the state of the optimizer does."""
@@ -220,6 +231,7 @@ def test_networks_that_change(kind: str, tmp_path: pathlib.Path) -> None:
     assert_same({name: checkpoint.read(str(tmp_path / "net.002"))[name] for name in average}, average)
 
 
+@pytest.mark.slow
 def test_another_training_begins_with_the_averages(tmp_path: pathlib.Path) -> None:
     train(config_of(**MOVING, num_epochs=1, model=str(tmp_path / "net")))
     average = checkpoint.read(str(tmp_path / "net.001"))
@@ -229,6 +241,7 @@ def test_another_training_begins_with_the_averages(tmp_path: pathlib.Path) -> No
         assert_same(numbers(engine.net.trainable_params), {name: average[name] for name in engine.net.trainable_params})
 
 
+@pytest.mark.slow
 def test_network_of_python(tmp_path: pathlib.Path) -> None:
     config = config_of(**MOVING, num_epochs=1)
     trainer = Trainer(Network.from_config(config, train=True), config)
@@ -258,6 +271,7 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
     assert message in str(info.value)
 
 
+@pytest.mark.slow
 def test_no_averages_to_load(tmp_path: pathlib.Path) -> None:
     given = {"model": str(tmp_path / "net"), "num_epochs": 1}
     train(config_of(**given))
