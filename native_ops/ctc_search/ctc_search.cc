@@ -76,9 +76,11 @@ int64_t rtf_ctc_search_results(RtfCtcSearch* search, int32_t ended, int64_t n, R
 }
 
 // States: with a blank 2 n + 1, blanks at even ones; else the n labels.
-double rtf_ctc_align(const float* log_probs, int64_t frames, int32_t num_labels, int32_t blank, const int32_t* labels,
+double rtf_ctc_align(const RtfCtcDecoder* decoder, const float* log_probs, int64_t frames, const int32_t* labels,
                      int64_t n, int32_t* begins, int32_t* ends) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
+  const int32_t blank = decoder->options.blank, num_labels = decoder->options.num_labels;
+  const float loop = decoder->options.loop_score, forward = decoder->options.forward_score;
   const bool has_blank = blank >= 0;
   const int64_t states = has_blank ? 2 * n + 1 : n;
   const auto label_of = [&](int64_t s) { return !has_blank ? labels[s] : s % 2 ? labels[s / 2] : blank; };
@@ -87,10 +89,13 @@ double rtf_ctc_align(const float* log_probs, int64_t frames, int32_t num_labels,
   for (int64_t t = 0; t < frames; ++t) {
     const float* row = log_probs + t * num_labels;
     for (int64_t s = 0; s < states; ++s) {
-      double best = t == 0 ? (s == 0 || (has_blank && s == 1) ? 0.0 : kNever) : scores[s];
+      const bool is_label = !has_blank || s % 2;
+      const double stay = is_label ? loop : 0, enter = is_label ? forward : 0;
+      double best = t == 0 ? (s == 0 || (has_blank && s == 1) ? enter : kNever) : scores[s] + stay;
       uint8_t step = 0;
       const auto from = [&](int64_t distance) {
-        if (t > 0 && scores[s - distance] > best) best = scores[s - distance], step = static_cast<uint8_t>(distance);
+        const double score = scores[s - distance] + enter;
+        if (t > 0 && score > best) best = score, step = static_cast<uint8_t>(distance);
       };
       if (s >= 1) from(1);
       if (has_blank && s >= 3 && s % 2 && labels[s / 2] != labels[s / 2 - 1]) from(2);

@@ -51,8 +51,9 @@ typedef struct RtfCtcOptions {
   int32_t labels_per_frame;  // the best ones of a frame which may follow; 0: all
   float beam_threshold;      // hypotheses with a score so far below that of the best are left out
   float lm_scale, word_score;
-  float unknown_score;   // added for each word, or label, that the model lacks
-  int32_t lm_of_labels;  // whether the model is of labels rather than words
+  float unknown_score;              // added for each word, or label, that the model lacks
+  float loop_score, forward_score;  // transitions: added for each further frame of a label, and for each label
+  int32_t lm_of_labels;             // whether the model is of labels rather than words
 } RtfCtcOptions;
 
 // lexicon: null for any sequence of labels. model may be null; lm_indices [words of the lexicon, or labels]: their
@@ -100,8 +101,9 @@ typedef struct RtfHypothesis {
 // ends within a word, unless all do: then they are without it. Returns their number, at least 1.
 int64_t rtf_ctc_search_results(RtfCtcSearch* search, int32_t ended, int64_t n, RtfHypothesis* results);
 
-// The best alignment of labels to log_probs [frames, num_labels]: begins and ends [n], the first frame of each label
-// and the one past its last. Returns its log score, -inf if there are too few frames.
-double rtf_ctc_align(const float* log_probs, int64_t frames, int32_t num_labels, int32_t blank, const int32_t* labels,
+// The best alignment of labels to log_probs [frames, num_labels] by the blank and the transitions of a decoder: begins
+// and ends [n], the first frame of each label and the one past its last. Returns its log score, -inf if there are too
+// few frames.
+double rtf_ctc_align(const RtfCtcDecoder* decoder, const float* log_probs, int64_t frames, const int32_t* labels,
                      int64_t n, int32_t* begins, int32_t* ends);
 }

@@ -59,13 +59,13 @@ void RtfCtcSearch::frame(const float* log_probs) {
     Active stays{a.node, kNever, kNever, kNever};
     if (blank >= 0) stays.blank = log_add(a.blank, a.label) + log_probs[blank];
     if (node.label >= 0) {
-      stays.label = a.label + log_probs[node.label];
+      stays.label = a.label + d_.options.loop_score + log_probs[node.label];
       const int32_t parent = find_active(node.parent_hash);
       if (parent >= 0) {
         const Active& p = active_[parent];
         const bool same = nodes_[p.node].label == node.label && d_.blank_separates();
         const double from = same ? p.blank : log_add(p.blank, p.label);
-        stays.label = log_add(stays.label, from + log_probs[node.label]);
+        stays.label = log_add(stays.label, from + d_.options.forward_score + log_probs[node.label]);
       }
     }
     stays.total = log_add(stays.blank, stays.label) + rest(node);
@@ -107,7 +107,8 @@ void RtfCtcSearch::extend(int32_t from, const float* log_probs, double* best) {
   const Node& node = nodes_[a.node];
   const double sum = log_add(a.blank, a.label), others = a.total - sum;
   const auto sum_with = [&](int32_t label) {
-    return (label == node.label && d_.blank_separates() ? a.blank : sum) + log_probs[label];
+    const double from = label == node.label && d_.blank_separates() ? a.blank : sum;
+    return from + d_.options.forward_score + log_probs[label];
   };
   const bool between = !d_.trie || node.trie == rtf::Trie::kRoot;
   const int32_t separator = d_.options.separator;
@@ -132,7 +133,8 @@ void RtfCtcSearch::extend(int32_t from, const float* log_probs, double* best) {
     return;
   }
   for (int32_t label : labels_) {
-    if (d_.trie && sum + log_probs[label] + others < *best - d_.options.beam_threshold) return;  // so are all others
+    const double most = sum + d_.options.forward_score + log_probs[label] + others;
+    if (d_.trie && most < *best - d_.options.beam_threshold) return;  // so are all others
     const int32_t child = d_.trie ? d_.trie->child(node.trie, label) : kNone;
     if (!d_.trie || child >= 0) extend_by(label, child);
   }
@@ -247,8 +249,8 @@ int32_t RtfCtcSearch::find_active(uint64_t hash) const {
   return kNone;
 }
 
-// Frees the nodes that no active hypothesis descends from, and those that all do: of these, labels and words remain. The
-// next time is when there are twice as many nodes as now, so that each node costs a constant time on average.
+// Frees the nodes that no active hypothesis descends from, and those that all do: of these, labels and words remain.
+// The next time is when there are twice as many nodes as now, so that each node costs a constant time on average.
 void RtfCtcSearch::free_nodes() {
   const size_t count = nodes_.size();
   std::vector<uint8_t> is_active(count);

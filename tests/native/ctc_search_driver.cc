@@ -92,9 +92,18 @@ int main() {
                                 weights.data(),
                                 has_lexicon ? nullptr : begins_word.data(),
                                 has_lexicon ? nullptr : ends_word.data()};
-    const RtfCtcOptions options = {
-        labels, blank,       std::rand() % 2 ? 0 : -1, 1 + std::rand() % 10, std::rand() % 3, 20.0f, 0.5f, 0.2f,
-        -0.1f,  !has_lexicon};
+    const RtfCtcOptions options = {labels,
+                                   blank,
+                                   std::rand() % 2 ? 0 : -1,
+                                   1 + std::rand() % 10,
+                                   std::rand() % 3,
+                                   20.0f,
+                                   0.5f,
+                                   0.2f,
+                                   -0.1f,
+                                   -0.2f,
+                                   0.1f,
+                                   !has_lexicon};
     RtfCtcDecoder* decoder =
         rtf_ctc_decoder_new(&options, has_lexicon ? &lexicon : nullptr, model, indices.data(), &phrases);
     Array scores = random_array(labels * (seed % 4 ? std::rand() % 30 : 900));  // so many that nodes are freed
@@ -104,7 +113,6 @@ int main() {
     for (auto& result : results) threads.emplace_back([&] { result = search(decoder, scores, labels); });
     for (std::thread& thread : threads) thread.join();
     if (!label_scores_are_good(decoder, labels)) return std::printf("case %d: label scores\n", seed), 1;
-    rtf_ctc_decoder_free(decoder);
     if (results[0].empty() || results[0].size() != results[1].size()) return std::printf("case %d is wrong\n", seed), 1;
     for (size_t i = 0; i < results[0].size(); ++i) {
       const Result& r = results[0][i];
@@ -112,12 +120,13 @@ int main() {
         return std::printf("case %d: result %d is wrong\n", seed, static_cast<int>(i)), 1;
       std::vector<int32_t> begins(r.labels.size()), ends(r.labels.size());
       const double score =
-          rtf_ctc_align(scores.data(), static_cast<int64_t>(scores.size()) / labels, labels, blank, r.labels.data(),
+          rtf_ctc_align(decoder, scores.data(), static_cast<int64_t>(scores.size()) / labels, r.labels.data(),
                         static_cast<int64_t>(r.labels.size()), begins.data(), ends.data());
       for (size_t k = 0; k < begins.size(); ++k)
         if (begins[k] >= ends[k] || (k > 0 && begins[k] < ends[k - 1]) || !std::isfinite(score))
           return std::printf("case %d: alignment %d is wrong\n", seed, static_cast<int>(i)), 1;
     }
+    rtf_ctc_decoder_free(decoder);
   }
   rtf_ngram_free(model);
   std::puts("good");

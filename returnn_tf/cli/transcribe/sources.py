@@ -41,7 +41,8 @@ _OF_DECODER = ("decode_lexicon", "decode_lm", "decode_hot_words")
 _OF_BEAM = (*_OF_DECODER, "decode_priors")
 #: Those that are never without a value: a beam search is wanted where the config sets one.
 _OF_BEAM_IF_SET = (
-    "decode_topology", "decode_word_score", "decode_unknown_score", "decode_blank_scale",
+    "decode_topology", "decode_word_score", "decode_unknown_score", "decode_loop_score",
+    "decode_forward_score", "decode_blank_scale",
     "decode_beam_size", "decode_beam_threshold", "decode_labels_per_frame",
 )  # fmt: skip
 

@@ -53,6 +53,10 @@ class DecodingSettings(SettingGroup):
     decode_unknown_score: float = setting(
         0.0, help="added for each word, of a model of labels for each label, that decode_lm lacks", needs="decode_lm"
     )
+    decode_loop_score: float = setting(
+        0.0, help="transitions: added for each further frame of a label; the negative of costs of HMMs"
+    )
+    decode_forward_score: float = setting(0.0, help="transitions: added for each label")
     decode_hot_words: Any = setting(
         None,
         help="file with a word or phrase in each line, and behind a tab its weight; or a list, or a dict with weights",
@@ -82,6 +86,6 @@ class DecodingSettings(SettingGroup):
     decode_tune: Optional[dict[str, list[float]]] = setting(
         None,
         help="scales to try, all combinations of them, in place of writing results: e.g. {'lm_scale': [0.4, 0.6], "
-        "'word_score': [0.0, 0.5]}; also unknown_score, prior_scale, blank_scale, beam_size, beam_threshold, "
-        "labels_per_frame",
+        "'word_score': [0.0, 0.5]}; also unknown_score, loop_score, forward_score, prior_scale, "
+        "blank_scale, beam_size, beam_threshold, labels_per_frame",
     )

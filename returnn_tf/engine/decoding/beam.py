@@ -32,6 +32,8 @@ class BeamOptions:
     :param lm_scale: factor of the log probabilities of the language model
     :param word_score: added for each word, without a lexicon for each label
     :param unknown_score: added for each word that the language model lacks, of a model of labels for each label
+    :param loop_score: added for each further frame of a label
+    :param forward_score: added for each label
     :param prior_scale: factor of the log priors, which are subtracted from the log posteriors
     :param blank_scale: factor of the probability of the blank
     :param nbest: hypotheses that are returned
@@ -43,6 +45,8 @@ class BeamOptions:
     lm_scale: float = 0.5
     word_score: float = 0.0
     unknown_score: float = 0.0
+    loop_score: float = 0.0
+    forward_score: float = 0.0
     prior_scale: float = 0.3
     blank_scale: float = 1.0
     nbest: int = 1
@@ -151,7 +155,7 @@ class BeamDecoder(Decoder):
         parts.update({"lm": found.lm} if self._lm is not None else {})
         parts.update({"words": found.word} if self.options.word_score or self.options.unknown_score else {})
         parts.update({"hot_words": found.phrase} if self._phrases is not None else {})
-        frames = align(self._library, scores, found.labels, self._blank)
+        frames = align(self._decoder, scores, found.labels)
         assert frames is not None  # the search has found an alignment
         words = self.words(found)
         spans = None if words is None else found.word_spans

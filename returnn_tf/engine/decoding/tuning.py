@@ -14,7 +14,8 @@ from returnn_tf.engine.transcripts.edit_distance import Errors
 
 #: Options of the search that can be tuned -> their type.
 TUNED = {
-    "lm_scale": float, "word_score": float, "unknown_score": float, "prior_scale": float, "blank_scale": float,
+    "lm_scale": float, "word_score": float, "unknown_score": float, "loop_score": float, "forward_score": float,
+    "prior_scale": float, "blank_scale": float,
     "beam_size": int, "beam_threshold": float, "labels_per_frame": int,
 }  # fmt: skip
 

@@ -87,6 +87,8 @@ def beam_options(settings: DecodingSettings) -> BeamOptions:
         lm_scale=settings.decode_lm_scale,
         word_score=settings.decode_word_score,
         unknown_score=settings.decode_unknown_score,
+        loop_score=settings.decode_loop_score,
+        forward_score=settings.decode_forward_score,
         prior_scale=settings.decode_prior_scale,
         blank_scale=settings.decode_blank_scale,
         nbest=settings.decode_nbest,

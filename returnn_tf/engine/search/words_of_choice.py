@@ -24,7 +24,7 @@ from returnn_tf.loops.plan import LoopPlan
 _OF_FRAMES = (
     "decode_posteriors", "decode_topology", "decode_priors", "decode_prior_scale", "decode_blank_scale",
     "decode_beam_threshold", "decode_labels_per_frame", "decode_nbest", "decode_reference", "decode_threads",
-    "decode_tune",
+    "decode_tune", "decode_loop_score", "decode_forward_score",
 )  # fmt: skip
 #: The values of a choice by its input_type -> the activation that makes log probabilities of them.
 _LOG_PROBS = {"prob": "safe_log", "logits": "log_softmax"}

@@ -60,6 +60,8 @@ class _Options(ctypes.Structure):
         ("lm_scale", ctypes.c_float),
         ("word_score", ctypes.c_float),
         ("unknown_score", ctypes.c_float),
+        ("loop_score", ctypes.c_float),
+        ("forward_score", ctypes.c_float),
         ("lm_of_labels", ctypes.c_int32),
     ]
 
@@ -125,7 +127,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "rtf_ctc_align": (
         ctypes.c_double,
-        [_floats, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32, _int32s, ctypes.c_int64, _int32s, _int32s],
+        [ctypes.c_void_p, _floats, ctypes.c_int64, _int32s, ctypes.c_int64, _int32s, _int32s],
     ),
 }
 
@@ -342,21 +344,20 @@ class CtcSearch:
 
 
 def align(
-    library: ctypes.CDLL, log_probs: NDArray[np.float32], labels: Sequence[int], blank: int
+    decoder: CtcDecoder, log_probs: NDArray[np.float32], labels: Sequence[int]
 ) -> Optional[list[tuple[int, int]]]:
     """Return the frames of each label on the best path: the first, and the one past the last.
 
+    :param decoder: gives blank and transitions
     :param log_probs: [frames, labels] in C order
-    :param blank: -1: there is none
     :return: None if there are too few frames
     """
     given = np.array(labels, np.int32)
     begins, ends = np.zeros_like(given), np.zeros_like(given)
-    score = library.rtf_ctc_align(
+    score = decoder.library.rtf_ctc_align(
+        decoder.pointer,
         _pointer(log_probs, _floats),
         len(log_probs),
-        log_probs.shape[1],
-        blank,
         _pointer(given, _int32s),
         len(given),
         _pointer(begins, _int32s),
@@ -392,10 +393,11 @@ def self_test(library: Any) -> None:
         total = float(np.exp(scores[np.arange(frames), list(path)].sum(dtype="float64")))
         expected[labels] = expected.get(labels, 0.0) + total
     options = {"num_labels": num_labels, "blank": blank, "separator": -1, "beam_size": 1000, "beam_threshold": 1e9}
-    search = CtcSearch(CtcDecoder(library, options))
+    decoder = CtcDecoder(library, options)
+    search = CtcSearch(decoder)
     search.advance(scores)
     found = {entry.labels: math.exp(entry.acoustic) for entry in search.results(1000, ended=True)}
     if found.keys() != expected.keys() or not all(math.isclose(found[k], expected[k], rel_tol=1e-5) for k in found):
         raise NativeOpError("the CTC search that was compiled gives wrong scores")
-    if align(library, scores, [0, 0], blank) is None or align(library, scores, [0, 0, 0], blank) is not None:
+    if align(decoder, scores, [0, 0]) is None or align(decoder, scores, [0, 0, 0]) is not None:
         raise NativeOpError("the CTC alignment that was compiled is wrong")

@@ -66,16 +66,18 @@ def sentences(labels, words=WORDS, most=5):
                 yield tuple(word for word, _ in chosen)
 
 
+@pytest.mark.parametrize("loop, forward", [(0.0, 0.0), (-1.5, 0.7), (2.0, -3.0)])
 @pytest.mark.parametrize("blank", [0, 2, 3, None])
-def test_sums_over_all_alignments(blank):
+def test_sums_over_all_alignments(blank, loop, forward):
     scores = random_scores(5, 4)
-    decoder = BeamDecoder(4, blank, DecodedLabels([]), EXACT)
+    options = dataclasses.replace(EXACT, loop_score=loop, forward_score=forward)
+    decoder = BeamDecoder(4, blank, DecodedLabels([]), options)
     found = {entry.labels: entry for entry in decoder.decode(scores)}
-    expected = all_sums(scores, blank)
+    expected = all_sums(scores, blank, loop, forward)
     assert found.keys() == expected.keys()
     for labels, entry in found.items():
         assert entry.score == entry.parts["acoustic"] == pytest.approx(expected[labels], abs=1e-4)
-        _, frames = best_path(scores, labels, blank)
+        _, frames = best_path(scores, labels, blank, loop, forward)
         assert entry.frames == frames
 
 
@@ -85,6 +87,32 @@ def test_best_first_and_a_small_beam_finds_the_best():
     assert [entry.score for entry in whole] == sorted((entry.score for entry in whole), reverse=True)
     (found,) = BeamDecoder(6, 5, DecodedLabels([]), BeamOptions(beam_size=20)).decode(scores)
     assert found.labels == whole[0].labels and found.score <= whole[0].score + 1e-9
+
+
+@pytest.mark.parametrize("loop, forward", [(-0.8, 0.5), (0.6, -1.2)])
+def test_transitions_of_states_of_words(loop, forward):
+    """As of an HMM: a word with the labels of another one and more loses or gains by them; beams leave nothing out."""
+    labels = DecodedLabels(list("abc"))
+    options = dataclasses.replace(EXACT, loop_score=loop, forward_score=forward)
+    lexicon = lexicon_of(labels, {"short": ["ab"], "long": ["abc"], "other": ["cb"]})
+    scores = random_scores(6, 3, seed=4)
+    sums = all_sums(scores, None, loop, forward)
+    spelt = {"ab": ["short"], "abc": ["long"], "cb": ["other"]}
+    expected = {}
+    for count in range(1, 4):
+        for chosen in itertools.product(spelt, repeat=count):
+            key = tuple("abc".index(name) for name in "".join(chosen))
+            if key in sums:  # no label is twice in a row
+                expected[tuple(spelt[each][0] for each in chosen)] = sums[key]
+    found = {
+        entry.words: entry.score for entry in BeamDecoder(3, None, labels, options, lexicon=lexicon).decode(scores)
+    }
+    assert len(expected) > 8
+    for words, score in expected.items():
+        assert found[words] == pytest.approx(score, abs=1e-4), words
+    small = dataclasses.replace(options, beam_size=40, beam_threshold=8.0, nbest=1)
+    best = max(found, key=lambda words: found[words])
+    assert BeamDecoder(3, None, labels, small, lexicon=lexicon).decode(scores)[0].words == best
 
 
 @pytest.mark.parametrize("with_model", [False, True])
