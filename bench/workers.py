@@ -36,7 +36,8 @@ class Worker:
         self._steps: dict[str, int] = {}
         path = os.path.join(HERE, script)
         variables = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        variables["TF_NUM_INTEROP_THREADS"] = str(threads)  # else TensorFlow runs ops side by side also with one thread
+        # Else TensorFlow takes as many as there are cores, for parts of an op and for ops side by side.
+        variables.update({"TF_NUM_INTRAOP_THREADS": str(threads), "TF_NUM_INTEROP_THREADS": str(threads)})
         paths = os.pathsep.join([os.path.dirname(path), HERE, os.path.dirname(HERE)])
         self.process = subprocess.Popen(
             [python, path, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
