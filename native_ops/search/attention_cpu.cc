@@ -14,23 +14,6 @@ namespace {
 constexpr int64_t kBlock = 12;
 constexpr int64_t kAhead = 6;  // frames are scattered, so they are prefetched so many entries before they are used
 
-// Softmax over the rows of x [n, width], column by column; width is a multiple of kLanes.
-void softmax_of_columns(float* x, int64_t n, int64_t width) {
-  for (int64_t u = 0; u < width; u += kLanes) {
-    Vec highest = load(x + u), sum{};
-    for (int64_t s = 1; s < n; ++s) highest = at_least(load(x + s * width + u), highest);
-    for (int64_t s = 0; s < n; ++s) {
-      Vec scale, rest;
-      exp_parts(load(x + s * width + u) - highest, &scale, &rest);
-      const Vec y = scale + scale * rest;
-      sum += y;
-      store(x + s * width + u, y);
-    }
-    const Vec factor = splat(1.0f) / sum;
-    for (int64_t s = 0; s < n; ++s) store(x + s * width + u, load(x + s * width + u) * factor);
-  }
-}
-
 class Step {
  public:
   Step(const RtfBeamAttention& shape, const float* qkv, const int32_t* rows, const float* shift, float* keys,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.packed_layers import packed_layers
@@ -21,6 +21,7 @@ from returnn_tf.graph.emit_node import emit_node, op_scope
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import FramePackings, Lowering, LoweringOptions, ParamValues
+from returnn_tf.loops.frame import LoopRunLayer
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.ops.frames.skipped_padding import LEAST_SHARE
 from returnn_tf.tensor import Data, Dim
@@ -124,7 +125,7 @@ def lower(
     """
     owners = plan.loss_owners() if with_losses else {}
     needed = plan.needed([*outputs, *owners.values()], owners)
-    readers = Counter(dep for node in needed for dep in {*node.deps, *node.param_deps})
+    readers = _readers(needed)
     readers.update(dep for loss in owners for dep in loss_deps(loss))
     differentiated = frozenset(x for node in plan.all_nodes() for x in node.layer.differentiates_by())
     packed_nodes, pack_ops = frozenset[Node](), None
@@ -176,6 +177,19 @@ def lower(
                         before = result.output_constraints
                         result.output_constraints = constraint if before is None else before + constraint
     return result
+
+
+def _readers(nodes: Iterable[Node]) -> Counter[Node]:
+    """Count the layers that read each node, those in loops included, with a loop that reads it after a step."""
+    readers: Counter[Node] = Counter()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        readers.update({*node.deps, *node.param_deps})
+        if isinstance(node.layer, LoopRunLayer):
+            readers.update(node.layer.read_after_step())
+        todo += node.inner
+    return readers
 
 
 def _no_packed_layers(all_frames: bool, product_dtype: Optional[str]) -> DimError:

@@ -62,6 +62,11 @@ class LoopRunLayer(Layer):
         if node not in self.collected:
             self.collected = (*self.collected, node)
 
+    def read_after_step(self) -> set[Node]:
+        """Return the nodes of the step whose values the loop carries on, collects, or ends by."""
+        end = self.loop.ending.end
+        return {*(prev.of for prev in self.loop.prevs), *self.collected, *([] if end is None else [end])}
+
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the number of steps; the collected values are further outputs by path."""
         return LoopFrame(self.loop, self.collected, ctx).run()

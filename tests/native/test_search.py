@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from returnn_tf.native.decoding.search import native_beam_attention, native_best_labels, pack, search_ops
+from returnn_tf.native.decoding.search import (
+    native_beam_attention,
+    native_best_labels,
+    native_once_attention,
+    pack,
+    search_ops,
+)
 from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.util.lazy_tf import tf
 
@@ -93,6 +99,35 @@ def test_product_in_beam(once, other, out, with_gradient):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("size, value", [(17, 64), (64, 130), (1, 1)])
+@pytest.mark.parametrize("beam, heads", [(1, 8), (2, 1), (5, 3), (12, 2)])
+@pytest.mark.parametrize("lengths", [None, [7, 0, 4], "by hypothesis"])
+def test_once_attention(ops, beam, heads, size, value, lengths):
+    """Frames after the end of a sequence count neither for all of its hypotheses nor for each by itself."""
+    rng = np.random.RandomState(1)
+    queries = rng.normal(0, 1, (3 * beam, heads, size)).astype("float32")
+    keys, values = (rng.normal(0, 1, (3, 7, heads, n)).astype("float32") for n in (size, value))
+    lens = None if lengths is None else rng.randint(-1, 10, 3 * beam) if isinstance(lengths, str) else lengths
+    lens = None if lens is None else np.repeat(lens, 3 * beam // len(lens)).astype("int32")
+    keys[1, 5:] = 1e30 if lens is not None and not isinstance(lengths, str) else 1  # what is behind the end is not read
+    given = None if lens is None else tf.constant(lens)
+    found = native_once_attention(ops, *map(tf.constant, (queries, keys, values)), given, scale=0.3)
+    energies = 0.3 * np.einsum("bhd,bshd->bhs", queries.astype("float64"), keys.repeat(beam, axis=0))
+    energies[np.broadcast_to(np.arange(7) >= (7 if lens is None else lens[:, None, None]), energies.shape)] = -np.inf
+    weights = np.exp(energies - np.maximum(energies.max(axis=2, keepdims=True), -1e30))
+    weights /= np.maximum(weights.sum(axis=2, keepdims=True), 1e-30)
+    np.testing.assert_allclose(found, np.einsum("bhs,bshd->bhd", weights, values.repeat(beam, axis=0)), 1e-5, 1e-5)
+
+
+def test_once_attention_does_not_depend_on_others(ops):
+    """A hypothesis gets the same bits in a beam of any size."""
+    rng = np.random.RandomState(1)
+    x = rng.normal(0, 1, (7, 2, 33)).astype("float32")
+    keys, values = (tf.constant(rng.normal(0, 1, (1, 9, 2, n)), tf.float32) for n in (33, 70))
+    alone = np.concatenate([native_once_attention(ops, x[i : i + 1], keys, values, None, scale=1) for i in range(7)])
+    np.testing.assert_array_equal(native_once_attention(ops, x, keys, values, None, scale=1), alone)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("rows, depth, columns", [(0, 3, 5), (1, 1, 1), (13, 600, 64), (200, 70, 130), (5, 0, 3)])
 def test_packed_product(ops, rows, depth, columns, transposed):
@@ -138,6 +173,18 @@ def test_wrong_attention(ops, units, keys, rows, text):
             "the bias",
         ),
         (lambda ops: ops.rtf_pack_matrix(w=tf.zeros([3]), transposed=False), "not a matrix"),
+        (
+            lambda ops: native_once_attention(
+                ops, *map(tf.zeros, ([3, 2, 5], [2, 7, 2, 5], [2, 7, 2, 4])), None, scale=1
+            ),
+            "do not fit",
+        ),
+        (
+            lambda ops: native_once_attention(
+                ops, *map(tf.zeros, ([4, 2, 5], [2, 7, 2, 5], [2, 7, 2, 4])), tf.zeros([2], tf.int32), scale=1
+            ),
+            "2 lengths for 4 rows",
+        ),
         (lambda ops: ops.rtf_once_sums(weights=tf.zeros([3, 2, 5]), values=tf.zeros([2, 5, 2, 7])), "does not fit"),
     ],
 )

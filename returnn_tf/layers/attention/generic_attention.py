@@ -72,9 +72,10 @@ class GenericAttentionLayer(Planned[GenericAttentionPlan]):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one (batched) matrix product."""
-        once = ctx.aux(self.base, PER_SEQUENCE)
+        once, base, weights = ctx.aux(self.base, PER_SEQUENCE), ctx.value(self.base), ctx.value(self.weights)
+        y = attended(ctx, self.weights, *self.plan.sum.all_labels(self.weights.output), once or base)
+        if y is not None:
+            return y
         if once is not None and ctx.aux(self.weights, PER_SEQUENCE) is None:
-            return self.plan.sum.emit_in_beam(ctx, ctx.value(self.weights), once.values, once.beam)
-        base = ctx.value(self.base)
-        y = attended(ctx, self.weights, *self.plan.sum.all_labels(self.weights.output), base)
-        return self.plan.sum.emit(ctx, ctx.value(self.weights), base) if y is None else y
+            return self.plan.sum.emit_in_beam(ctx, weights, once.values, once.beam)
+        return self.plan.sum.emit(ctx, weights, base)

@@ -14,7 +14,7 @@ from returnn_tf.graph.option_types import Axes
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.attention_parts import attended, note_product
-from returnn_tf.loops.aux_values import PER_SEQUENCE
+from returnn_tf.loops.aux_values import PER_SEQUENCE, PerSequence
 from returnn_tf.ops.dense.dot import DotAxes, axis_letters, contract, gather_rows
 from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.ops.dense.labelled_attention import Factor
@@ -138,58 +138,69 @@ class DotLayer(Planned[DotPlan]):
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one (batched) matrix product, or a row lookup."""
-        x1, x2 = ctx.source(0), ctx.source(1)
+        x = [ctx.source(0), ctx.source(1)]
         axes = self.plan.axes
         sparse = self.plan.sparse
         if sparse is not None:
-            y = gather_rows(x1, x2, axes, sparse=sparse)
-        else:
-            which, mask = self._mask(ctx)
-            y = self._contracted_in_beam(ctx, which, mask)
-            if y is None:
-                y = self._attended(ctx, (x1, x2))
-            if y is None:
-                y = contract(*_masked(x1, x2, which, mask), axes)
-        y = tf.expand_dims(y, -1) if self.plan.adds_axis else y
-        if sparse is None:
+            return self._with_added_axis(gather_rows(*x, axes, sparse=sparse))
+        which, mask = self._mask(ctx)
+        y, once = self._attended(ctx, x), self._once(ctx, which, mask)
+        if once is not None:
+            x[once[0]] = once[1].values
+        if y is None:
+            parts = _masked(*x, which, mask)
+            y = contract(*parts, axes) if once is None else self._contracted_in_beam(ctx, parts, once)
+        y = self._with_added_axis(y)
+        if ctx.train or once is not None:
             first, second, out = axis_letters(axes)
             labels = [*out, "added"] if self.plan.adds_axis else out
-            note_product(ctx, y, Factor(x1, tuple(first)), Factor(x2, tuple(second)), labels)
+            note_product(ctx, y, Factor(x[0], tuple(first)), Factor(x[1], tuple(second)), labels)
         return y
+
+    def _with_added_axis(self, y: Any) -> Any:
+        return tf.expand_dims(y, -1) if self.plan.adds_axis else y
 
     def ignores_padding(self) -> bool:
         """Return whether frames after the end of a sequence count as 0."""
         return self.use_mask
 
-    def _attended(self, ctx: EmitContext, x: tuple[Any, Any]) -> Optional[Any]:
+    def _attended(self, ctx: EmitContext, x: Sequence[Any]) -> Optional[Any]:
         """Return the product if one source has attention weights, of which those after the end of a sequence are 0."""
         *letters, out = axis_letters(self.plan.axes)
         for i in range(2):
-            y = attended(ctx, self.sources[i], letters[i], letters[1 - i], out, x[1 - i])
+            base = ctx.aux(self.sources[1 - i], PER_SEQUENCE) or x[1 - i]
+            y = attended(ctx, self.sources[i], letters[i], letters[1 - i], out, base)
             if y is not None:
                 return y
         return None
 
-    def _contracted_in_beam(self, ctx: EmitContext, which: int, mask: Any) -> Optional[Any]:
-        """Return the product if one source is the same for all hypotheses of a search; None: it is not."""
+    def _once(self, ctx: EmitContext, which: int, mask: Any) -> Optional[tuple[int, PerSequence]]:
+        """Return the source that is the same for all hypotheses of a search, if the other one is not; None: it is not.
+
+        :param which: the source that is masked
+        """
         found = [ctx.aux(node, PER_SEQUENCE) for node in self.sources]
-        once, other = (0, found[0]) if found[1] is None else (1, found[1])
-        if other is None or None not in found or (mask is not None and which == once):
+        once, values = (0, found[0]) if found[1] is None else (1, found[1])
+        if values is None or None not in found or (mask is not None and which == once) or self._batch() is None:
             return None
+        return once, values
+
+    def _batch(self) -> Optional[int]:
+        """Return the batch axis, if both sources have it."""
         dims = self.sources[0].output.dims
-        batch = next((i for i, axis in enumerate(self.plan.axes.common1) if dims[axis].is_batch), None)
-        if batch is None:
-            return None
-        x1, x2 = (other.values if i == once else ctx.source(i) for i in range(2))
-        tensors = _masked(x1, x2, which, mask)
+        return next((i for i, axis in enumerate(self.plan.axes.common1) if dims[axis].is_batch), None)
+
+    def _contracted_in_beam(self, ctx: EmitContext, x: Sequence[Any], once: tuple[int, PerSequence]) -> Any:
+        """Emit the product where one source has an entry per sequence, the other one per hypothesis."""
         *letters, out = axis_letters(self.plan.axes)
-        parts = list(zip(tensors, letters))
+        parts, batch = list(zip(x, letters)), self._batch()
+        assert batch is not None
         return product_in_beam(
-            parts[once],
-            parts[1 - once],
+            parts[once[0]],
+            parts[1 - once[0]],
             out,
             batch=out[batch],
-            beam=other.beam,
+            beam=once[1].beam,
             with_gradient=ctx.train,
             product_dtype=ctx.product_dtype,
         )

@@ -1,4 +1,6 @@
-"""Attention written as several layers, product, softmax, dropout and product, computed by the native op in training.
+"""Attention written as several layers, product, softmax, dropout and product, computed by one native op.
+
+This holds in training, and in the steps of a search, where the keys and the values exist once per sequence.
 
 Each of these layers emits its ops as usual, and stores from what its value was computed. The last one takes the native
 op where nothing else reads the values between, whose ops then never run.
@@ -13,6 +15,8 @@ from typing import Any, Optional
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
+from returnn_tf.loops.aux_values import PerSequence
+from returnn_tf.ops.dense.in_beam import attention_in_beam
 from returnn_tf.ops.dense.labelled_attention import Factor, Label, Labels, Weights, labelled_attention
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
@@ -38,9 +42,11 @@ WEIGHTS: Aux[Weights] = Aux("attention weights", enters_search=False)
 def note_product(ctx: EmitContext, value: Any, a: Factor, b: Factor, labels: Sequence[Label]) -> None:
     """Store that a layer's value is a product, if it may be one of queries and keys.
 
+    In a search, one of them has an entry per sequence, the other one per hypothesis.
+
     :param labels: of the value; labels of none of the factors are axes of size 1
     """
-    if not _computes_all(ctx) or any(factor.tensor.dtype != tf.float32 for factor in (a, b)):
+    if not _is_fused(ctx) or any(factor.tensor.dtype != tf.float32 for factor in (a, b)):
         return
     summed = [label for label in a.labels if label in b.labels and label not in labels]
     if len(summed) == 1 and all(_summed_size(factor, summed[0]) for factor in (a, b)):
@@ -56,7 +62,7 @@ def note_weights(ctx: EmitContext, value: Any, x: Any, data: Data, perm: Sequenc
     :param data: template of the value
     :param perm: axis of the value -> axis of the input
     """
-    found = _scaled_energies(ctx, ctx.node.sources[0], x) if _computes_all(ctx) else None
+    found = _scaled_energies(ctx, ctx.node.sources[0], x) if _is_fused(ctx) else None
     if found is None:
         return
     energies, factor = found
@@ -65,7 +71,7 @@ def note_weights(ctx: EmitContext, value: Any, x: Any, data: Data, perm: Sequenc
     if ctx.differs_by_frame(dim):
         over = ctx.lowering.dims.running.get(dim)
         causal = over in data.dims and _is_of_queries(energies, labels[-1], labels[data.dims.index(over)])
-        if not causal:
+        if not causal or not ctx.train:
             return
     elif dim.is_dynamic():
         lengths = ctx.lens(dim)
@@ -97,13 +103,17 @@ def attended(
     :param labels: of their axes; those which neither the base nor the result has are of size 1
     :param base_labels: of the axes of the base
     :param out: of the axes of the result
-    :param base: tensor
+    :param base: tensor; in the step of a search `PerSequence`
     :return: None if the node has no attention weights, or the op does not compute this
     """
     weights = ctx.aux(node, WEIGHTS)
-    if weights is None or base.dtype != tf.float32 or not _only_reader(ctx, node) or not _computes_all(ctx):
+    once = base if isinstance(base, PerSequence) else None
+    base = base if once is None else once.values
+    if weights is None or base.dtype != tf.float32 or not _only_reader(ctx, node) or not _is_fused(ctx):
         return None
     if weights.value is not ctx.value(node) or base is weights.value or ctx.product_dtype is not None:
+        return None
+    if ctx.train != (once is None):
         return None
     # The labels of the last product, in terms of those of the first one.
     names: dict[Label, Label] = dict(zip(labels, weights.labels))
@@ -114,13 +124,16 @@ def attended(
     batch = ctx.node.output.batch_axis
     if batch is None:
         return None
-    return labelled_attention(weights, Factor(base, named(base_labels)), named(out), named([out[batch]])[0])
+    attention = labelled_attention if once is None else attention_in_beam
+    return attention(weights, Factor(base, named(base_labels)), named(out), named([out[batch]])[0])
 
 
-def _computes_all(ctx: EmitContext) -> bool:
-    """Return whether this is a training step, outside of loops and beams, in which nothing looks at values between."""
+def _is_fused(ctx: EmitContext) -> bool:
+    """Return whether nothing looks at values between, in a training step outside of loops and beams, or in a search."""
     lowering = ctx.lowering
-    return ctx.train and ctx.beam == 1 and not (lowering.is_child or lowering.options.looks_at_outputs)
+    if lowering.options.looks_at_outputs:
+        return False
+    return ctx.beam == 1 and not lowering.is_child if ctx.train else lowering.search.in_place
 
 
 def _only_reader(ctx: EmitContext, node: Node) -> bool:

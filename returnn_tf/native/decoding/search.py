@@ -44,6 +44,30 @@ def native_beam_attention(
     return found
 
 
+def native_once_attention(
+    ops: Any, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, lengths: Optional[tf.Tensor], *, scale: float
+) -> tf.Tensor:
+    """Attend to frames that all hypotheses of a sequence share, in float32, without a gradient.
+
+    :param ops: what `search_ops` returned
+    :param queries: [batch * beam, heads, size]
+    :param keys: [batch, frames, heads, size]
+    :param values: [batch, frames, heads, value]
+    :param lengths: int32 [batch * beam]: number of frames that count; None: all. Where it is 0, so is the result.
+    :param scale: factor of the energies
+    :return: [batch * beam, heads, value]
+    """
+    y: tf.Tensor = ops.rtf_once_attention(
+        queries=queries,
+        keys=keys,
+        values=values,
+        lengths=tf.zeros([0], tf.int32) if lengths is None else lengths,
+        has_lengths=lengths is not None,
+        scale=scale,
+    )
+    return y
+
+
 def native_best_labels(ops: Any, x: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Find the highest entries of each row, and what normalises a softmax; in float32, without a gradient.
 
@@ -141,6 +165,13 @@ def _test_once(ops: Any) -> None:
     ):
         if not np.allclose(found, np.einsum(equation, x, copies), atol=1e-5):
             raise NativeOpError("the attention to frames of a sequence that was compiled gives wrong results")
+    lengths, values = np.array([5, 3, 1, 0, 2, 5]), rng.normal(0, 1, (3, 5, 2, 7)).astype("float32")
+    energies = 0.5 * np.einsum("bhd,bshd->bhs", queries, copies)
+    soft = np.exp(energies) * (np.arange(5) < lengths[:, None, None])
+    soft /= np.maximum(soft.sum(axis=-1, keepdims=True), 1e-30)
+    found = native_once_attention(ops, queries, frames, values, tf.constant(lengths, tf.int32), scale=0.5)
+    if not np.allclose(found, np.einsum("bhs,bshd->bhd", soft, values.repeat(2, axis=0)), atol=1e-5):
+        raise NativeOpError("the attention to frames of a sequence that was compiled gives wrong results")
 
 
 def _test_packed(ops: Any) -> None:

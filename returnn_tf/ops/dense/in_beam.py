@@ -6,9 +6,10 @@ import string
 from collections.abc import Hashable, Sequence
 from typing import Any, Callable, Optional
 
-from returnn_tf.native.decoding.search import search_ops
+from returnn_tf.native.decoding.search import native_once_attention, search_ops
 from returnn_tf.native.dispatch import form
 from returnn_tf.ops.dense.einsum import einsum
+from returnn_tf.ops.dense.labelled_attention import Factor, Label, Labels, Weights
 from returnn_tf.ops.frames.shape import merge_axes, size_of, split_axis
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.util.lazy_tf import tf
@@ -85,3 +86,35 @@ def product_in_beam(
     )
     product = einsum("%s,%s->%s" % (first, second, result), reduced(x, product_dtype), reduced(y, product_dtype))
     return merge_axes(full(product, product_dtype), list(out).index(batch), 2)[0]
+
+
+def attention_in_beam(weights: Weights, base: Factor, out: Labels, batch: Label) -> Optional[Any]:
+    """Compute attention of the hypotheses of a search to keys and values that exist once per sequence.
+
+    :param weights: of a product of keys, with an entry per sequence, and queries, with one per hypothesis, which are
+        neighbours
+    :param base: the values; equal axes of it and the weights have the same label
+    :param out: labels of the axes of the result
+    :param batch: that of the sequences and of the hypotheses
+    :return: None if there is no native op for this
+    """
+    key_label = weights.labels[-1]
+    query, key = weights.factors if key_label in weights.factors[1].labels else reversed(weights.factors)
+    heads, size = query.labels[1:-1], query.labels[-1]
+    fits = (
+        len(heads) <= 1
+        and query.labels[0] == batch
+        and key.labels == (batch, key_label, *heads, size)
+        and base.labels[:-1] == key.labels[:-1]
+        and out == (batch, *heads, base.labels[-1])
+        and not weights.dropout
+    )
+    ops = search_ops() if fits else None
+    if ops is None:
+        return None
+    lengths = weights.lengths
+    if lengths is not None and lengths.shape.rank == 0:
+        lengths = tf.fill(tf.shape(query.tensor)[:1], lengths)
+    queries, keys, values = (x.tensor if heads else tf.expand_dims(x.tensor, -2) for x in (query, key, base))
+    y = native_once_attention(ops, queries, keys, values, lengths, scale=weights.scale)
+    return y if heads else tf.squeeze(y, axis=-2)

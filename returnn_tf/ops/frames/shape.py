@@ -106,10 +106,21 @@ def merge_axes(x: Any, first: int, count: int) -> tuple[Any, Any]:
     merged: Any = 1
     for size in sizes[first : first + count]:
         merged = merged * size
-    return tf.reshape(x, sizes[:first] + [merged] + sizes[first + count :]), merged
+    return reshape(x, sizes[:first] + [merged] + sizes[first + count :]), merged
 
 
 def split_axis(x: Any, axis: int, sizes: Sequence[Any]) -> Any:
     """Split one axis into several, whose sizes must multiply to its size."""
     before = sizes_of(x)
-    return tf.reshape(x, before[:axis] + list(sizes) + before[axis + 1 :])
+    return reshape(x, before[:axis] + list(sizes) + before[axis + 1 :])
+
+
+def reshape(x: Any, sizes: Sequence[Any]) -> Any:
+    """Reshape; to a constant shape if all sizes but one are known, since the ops that put it together count in a loop.
+
+    :param sizes: ints, and scalar tensors
+    """
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(known) == len(sizes) - 1 and 0 not in known:
+        return tf.reshape(x, [size if isinstance(size, int) else -1 for size in sizes])
+    return tf.reshape(x, list(sizes))

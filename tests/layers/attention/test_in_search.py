@@ -41,6 +41,7 @@ def search_net(layers: dict[str, Any], beam: int = 3) -> Network:
     network = {
         "last": {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"},
         "keys": {"class": "linear", "activation": None, "n_out": 4, "from": "data"},
+        "heads": {"class": "split_dims", "axis": "F", "dims": (2, -1), "from": "keys"},
         "output": {"class": "rec", "from": [], "target": "labels", "max_seq_len": 6, "unit": unit},
         "dec": {"class": "decide", "from": "output", "is_output_layer": True},
     }
@@ -100,23 +101,50 @@ def test_relative_positions_in_place() -> None:
     np.testing.assert_allclose(found.beam_scores, expected.beam_scores, rtol=1e-5)
 
 
+ENERGIES = {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": "T?"}
+ONE_HEAD: dict[str, Any] = {
+    "q": {"class": "linear", "activation": None, "n_out": 4, "from": "emb"},
+    "e": {**ENERGIES, "from": ["base:keys", "q"]},
+    "w": {"class": "softmax_over_spatial", "energy_factor": 0.7, "from": "e"},
+    "sa": {"class": "generic_attention", "weights": "w", "base": "base:keys"},
+}
+TWO_HEADS: dict[str, Any] = {
+    **ONE_HEAD,
+    "q_heads": {"class": "split_dims", "axis": "F", "dims": (2, -1), "from": "q"},
+    "e": {**ENERGIES, "from": ["base:heads", "q_heads"]},
+    "scaled": {"class": "eval", "eval": "source(0) * 0.7", "from": "e"},
+    "w": {"class": "softmax_over_spatial", "from": "scaled"},
+    "c": {"class": "generic_attention", "weights": "w", "base": "base:heads"},
+    "sa": {"class": "merge_dims", "axes": ["stag:heads", "F"], "from": "c"},
+}
+BY_DOT = {**ONE_HEAD, "sa": {"class": "dot", "reduce": "stag:time", "from": ["base:keys", "w"]}}
+#: The weights are summed up over the steps, so they have to exist.
+SUMMED = {
+    **ONE_HEAD,
+    "sum": {"class": "combine", "kind": "add", "from": ["prev:sum", "w"]},
+    "e_only": {**ENERGIES, "from": ["base:keys", "q"]},
+    "e": {"class": "combine", "kind": "sub", "from": ["e_only", "prev:sum"]},
+}
+
+
 @pytest.mark.parametrize("beam", [1, 3])
-def test_frames_of_a_sequence(beam: int) -> None:
-    """Attention to the encoder is native for one hypothesis as for several, and gives what TensorFlow's ops give."""
-    attention: dict[str, Any] = {
-        "q": {"class": "linear", "activation": None, "n_out": 4, "from": "emb"},
-        "e": {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": "T?", "from": ["base:keys", "q"]},
-        "w": {"class": "softmax_over_spatial", "from": "e"},
-        "sa": {"class": "generic_attention", "weights": "w", "base": "base:keys", "auto_squeeze": True},
-    }
+@pytest.mark.parametrize(
+    "layers, is_one_op",
+    [(ONE_HEAD, True), (TWO_HEADS, True), (BY_DOT, True), (SUMMED, False)],
+    ids=["one-head", "two-heads", "by-dot", "summed"],
+)
+def test_frames_of_a_sequence(beam: int, layers: dict[str, Any], is_one_op: bool) -> None:
+    """Attention to the encoder is one op, unless something else reads the weights, and gives what TensorFlow's do."""
     found = []
     for context in (contextlib.nullcontext(), portable_ops()):
         with context:
-            net = search_net(attention, beam)
+            net = search_net(layers, beam)
             rng = np.random.default_rng(3)
             net.set_param_values({key: rng.normal(size=p.shape) for key, p in sorted(net.params.items())})
             types = op_types(InferenceModel(net).trace().graph.as_graph_def())
-            assert {"RtfOnceEnergies", "RtfOnceSums"}.isdisjoint(types) == in_portable_ops()
+            native = {"RtfOnceAttention"} if is_one_op else {"RtfOnceSums"}
+            assert native.isdisjoint(types) == in_portable_ops()
+            assert is_one_op or "RtfOnceAttention" not in types
             found.append(net.run(feed()).layers["dec"])
     np.testing.assert_allclose(found[0].beam_scores, found[1].beam_scores, rtol=1e-5)
     np.testing.assert_array_equal(found[0].value, found[1].value)
