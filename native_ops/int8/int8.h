@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "../common/after_product.h"
 #include "../common/parallel.h"
 
 extern "C" {
@@ -18,10 +19,11 @@ int64_t rtf_int8_matrix_size(int64_t depth, int64_t columns);
 // Bytes of scratch memory for a product, which begin at a multiple of 4.
 int64_t rtf_int8_scratch_size(int64_t rows, int64_t depth);
 
-// y [rows, columns] = x [rows, depth] * w. With largest = max |x[row]|, a row is rounded, half to even, to
-// q = x * (127 / largest), and y = (sum over the depth of q * (stored - 128)) * (largest / 127 * scales[column]), in
-// float32 from left to right. A row with NaN or infinity gives NaN; one whose largest number is below 2^-100, 0.
-// The depth is at most 2^31 / 127^2, about 133 000, for which sums fit in int32.
+// y [rows, columns] = x [rows, depth] * w, and what follows; y may be the residual. With largest = max |x[row]|, a row
+// is rounded, half to even, to q = x * (127 / largest), and y = (sum over the depth of q * (stored - 128)) * (largest /
+// 127 * scales[column]), in float32 from left to right. A row with NaN or infinity gives NaN; one whose largest number
+// is below 2^-100, 0. The depth is at most 2^31 / 127^2, about 133 000, for which sums fit in int32.
 void rtf_int8_product_f32(int64_t rows, int64_t depth, int64_t columns, const float* x, const uint8_t* w,
-                          const float* scales, float* y, void* scratch, const RtfThreads* threads);
+                          const float* scales, const RtfAfterProduct* after, float* y, void* scratch,
+                          const RtfThreads* threads);
 }

@@ -79,8 +79,9 @@ struct Rounded {
 
 class Int8Product {
  public:
-  Int8Product(int64_t columns, const Rounded& x, const uint8_t* w, const float* scales, float* y)
-      : columns_(columns), x_(x), w_(w), scales_(scales), y_(y) {}
+  Int8Product(int64_t columns, const Rounded& x, const uint8_t* w, const float* scales, const RtfAfterProduct& after,
+              float* y)
+      : columns_(columns), x_(x), w_(w), scales_(scales), after_(after), y_(y) {}
 
   int64_t vectors() const { return (columns_ + Dot::kColumns - 1) / Dot::kColumns; }
   int64_t blocks() const { return (vectors() + Dot::kVectors - 1) / Dot::kVectors; }
@@ -197,20 +198,27 @@ class Int8Product {
     scale(row, column, Dot::kColumns, values);
   }
 
-  __attribute__((always_inline)) void scale(int64_t row, int64_t column, int width, const int32_t* values) const {
-    const float scale = x_.scales[row];
-    float* to = y_ + row * columns_ + column;
-    const int n = static_cast<int>(std::min<int64_t>(width, columns_ - column));
-    if (n == width)
-      for (int i = 0; i < width; ++i) to[i] = static_cast<float>(values[i]) * (scale * scales_[column + i]);
-    else
-      for (int i = 0; i < n; ++i) to[i] = static_cast<float>(values[i]) * (scale * scales_[column + i]);
+  // Writes columns of a row, as far as they are in the matrix.
+  void scale(int64_t row, int64_t column, int64_t width, const int32_t* sums) const {
+    by_vectors(std::min(width, columns_ - column), [&](int64_t u, auto whole, int n) {
+      scale_lanes<decltype(whole)::value>(row, column + u, sums + u, n);
+    });
+  }
+
+  template <bool kWhole>
+  void scale_lanes(int64_t row, int64_t column, const int32_t* sums, int n) const {
+    IVec integers{};
+    std::memcpy(&integers, sums, n * sizeof(int32_t));
+    const Vec y =
+        __builtin_convertvector(integers, Vec) * (splat(x_.scales[row]) * load_n<kWhole>(scales_ + column, n));
+    store_n<kWhole>(y_ + row * columns_ + column, after_product<kWhole>(after_, y, row, column, columns_, n), n);
   }
 
   int64_t columns_;
   const Rounded& x_;
   const uint8_t* w_;
   const float* scales_;
+  const RtfAfterProduct after_;
   float* y_;
 };
 
@@ -226,12 +234,13 @@ int64_t rtf_int8_matrix_size(int64_t depth, int64_t columns) {
 int64_t rtf_int8_scratch_size(int64_t rows, int64_t depth) { return rtf::Rounded::size(rows, depth); }
 
 void rtf_int8_product_f32(int64_t rows, int64_t depth, int64_t columns, const float* x, const uint8_t* w,
-                          const float* scales, float* y, void* scratch, const RtfThreads* threads) {
+                          const float* scales, const RtfAfterProduct* after, float* y, void* scratch,
+                          const RtfThreads* threads) {
   const rtf::Rounded rounded(rows, depth, scratch);
   rtf::run_rows(*threads, rows, depth, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) rounded.round(x + row * depth, row);
   });
-  const rtf::Int8Product product(columns, rounded, w, scales, y);
+  const rtf::Int8Product product(columns, rounded, w, scales, *after, y);
   const int64_t blocks = product.blocks();
   if (rows * depth * columns < rtf::kLeastWork) return product.run(0, blocks, 0, rows);
   if (blocks >= threads->n_threads)

@@ -1,15 +1,20 @@
 // The product with a matrix of int8 as a TensorFlow op. The kernel is in int8_cpu.cc.
-#include "../common/tf_op.h"
+#include "../common/tf_after_product.h"
 #include "int8.h"
 
 namespace rtf {
 namespace {
 
 REGISTER_OP("RtfInt8Product")
-    .Input("x: float")       // [..., depth]
-    .Input("w: uint8")       // [panels, groups, 16, 4], see int8.h
-    .Input("scales: float")  // [columns]
-    .Output("y: float")      // [..., columns]
+    .Attr("biases: int >= 0 = 0")
+    .Attr("residuals: int >= 0 = 0")
+    .Attr("relu: bool = false")
+    .Input("x: float")                     // [..., depth]
+    .Input("w: uint8")                     // [panels, groups, 16, 4], see int8.h
+    .Input("scales: float")                // [columns]
+    .Input("bias: biases * float")         // see tf_after_product.h
+    .Input("residual: residuals * float")  // likewise
+    .Output("y: float")                    // [..., columns]
     .SetShapeFn([](InferenceContext* context) {
       ShapeHandle x, w, scales, y;
       TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &x));
@@ -26,7 +31,7 @@ REGISTER_OP("RtfInt8Product")
 
 class Int8ProductOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit Int8ProductOp(OpKernelConstruction* construction) : OpKernel(construction) { after_.read(construction); }
 
   void Compute(OpKernelContext* context) override {
     const Tensor &x = context->input(0), &w = context->input(1), &scales = context->input(2);
@@ -38,15 +43,20 @@ class Int8ProductOp : public OpKernel {
                                 " columns that has ", w.NumElements(), " bytes"));
     TensorShape shape = x.shape();
     shape.set_dim(x.dims() - 1, columns);
+    RtfAfterProduct after;
+    OP_REQUIRES_OK(context, after_.of(context, shape, &after));
     Tensor *y, scratch;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &y));
     if (y->NumElements() == 0) return;
     const int64_t rows = y->NumElements() / columns;
     OP_REQUIRES_OK(context, allocate_scratch(context, rtf_int8_scratch_size(rows, depth) / sizeof(float), &scratch));
     const RtfThreads threads = tf_threads(context);
-    rtf_int8_product_f32(rows, depth, columns, floats(x), w.flat<uint8_t>().data(), floats(scales), floats(y),
+    rtf_int8_product_f32(rows, depth, columns, floats(x), w.flat<uint8_t>().data(), floats(scales), &after, floats(y),
                          floats(&scratch), &threads);
   }
+
+ private:
+  AfterProduct after_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("RtfInt8Product").Device(tensorflow::DEVICE_CPU), Int8ProductOp);

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "../common/after_product.h"
 #include "../common/parallel.h"
 
 extern "C" {
@@ -15,8 +16,8 @@ int64_t rtf_packed_size(int64_t depth, int64_t columns);
 void rtf_pack_matrix_f32(int64_t depth, int64_t columns, int transposed, const float* w, float* packed,
                          const RtfThreads* threads);
 
-// y [rows, columns] = x [rows, depth] * packed + bias; bias [columns] may be null. Each number is one sum in the
-// order of the depth: it does not depend on the other rows or on the threads.
+// y [rows, columns] = x [rows, depth] * packed, and what follows. Each number is one sum in the order of the depth: it
+// does not depend on the other rows or on the threads. y may be the residual.
 void rtf_packed_product_f32(int64_t rows, int64_t depth, int64_t columns, const float* x, const float* packed,
-                            const float* bias, float* y, const RtfThreads* threads);
+                            const RtfAfterProduct* after, float* y, const RtfThreads* threads);
 }

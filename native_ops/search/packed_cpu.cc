@@ -33,8 +33,8 @@ class Ahead {
 
 class Product {
  public:
-  Product(int64_t depth, int64_t columns, const float* x, const float* packed, const float* bias, float* y)
-      : depth_(depth), columns_(columns), x_(x), packed_(packed), bias_(bias), y_(y) {}
+  Product(int64_t depth, int64_t columns, const float* x, const float* packed, const RtfAfterProduct& after, float* y)
+      : depth_(depth), columns_(columns), x_(x), packed_(packed), after_(after), y_(y) {}
 
   // The panels first .. last - 1 of the rows begin .. end - 1.
   void run(int64_t first, int64_t last, int64_t begin, int64_t end) const {
@@ -83,19 +83,19 @@ class Product {
 
   void write(int64_t panel, int64_t begin, int64_t n_rows, const float* sums) const {
     const int64_t column = panel * kPanel;
-    Vec biases[kVectors] = {};
-    if (bias_) load_units(bias_, column, columns_, biases);
-    for (int64_t row = 0; row < n_rows; ++row) {
+    for (int64_t row = begin; row < begin + n_rows; ++row, sums += kPanel) {
       Vec results[kVectors];
-      for (int v = 0; v < kVectors; ++v) results[v] = load(sums + row * kPanel + v * kLanes) + biases[v];
-      float* to = y_ + (begin + row) * columns_;
-      for_units(column, columns_, results,
-                [&](int64_t at, auto whole, int n, Vec y) { store_n<decltype(whole)::value>(to + at, y, n); });
+      for (int v = 0; v < kVectors; ++v) results[v] = load(sums + v * kLanes);
+      for_units(column, columns_, results, [&](int64_t at, auto whole, int n, Vec y) {
+        constexpr bool kWhole = decltype(whole)::value;
+        store_n<kWhole>(y_ + row * columns_ + at, after_product<kWhole>(after_, y, row, at, columns_, n), n);
+      });
     }
   }
 
   int64_t depth_, columns_;
-  const float *x_, *packed_, *bias_;
+  const float *x_, *packed_;
+  const RtfAfterProduct after_;
   float* y_;
 };
 
@@ -116,8 +116,8 @@ void rtf_pack_matrix_f32(int64_t depth, int64_t columns, int transposed, const f
 }
 
 void rtf_packed_product_f32(int64_t rows, int64_t depth, int64_t columns, const float* x, const float* packed,
-                            const float* bias, float* y, const RtfThreads* threads) {
-  const rtf::Product product(depth, columns, x, packed, bias, y);
+                            const RtfAfterProduct* after, float* y, const RtfThreads* threads) {
+  const rtf::Product product(depth, columns, x, packed, *after, y);
   const int64_t panels = rtf::n_panels(columns);
   if (rows * depth * columns < rtf::kLeastWork) return product.run(0, panels, 0, rows);
   if (panels >= threads->n_threads)

@@ -1,5 +1,5 @@
 // Products with a packed matrix as TensorFlow ops. The kernels are in packed_cpu.cc.
-#include "../common/tf_op.h"
+#include "../common/tf_after_product.h"
 #include "packed.h"
 
 namespace rtf {
@@ -18,16 +18,18 @@ REGISTER_OP("RtfPackMatrix")
 
 REGISTER_OP("RtfPackedProduct")
     .Attr("columns: int >= 1")
-    .Attr("has_bias: bool")
-    .Input("x: float")       // [rows, depth]
-    .Input("packed: float")  // what RtfPackMatrix returned for [depth, columns]
-    .Input("bias: float")    // [columns], or [0] without a bias
-    .Output("y: float")      // [rows, columns]
+    .Attr("biases: int >= 0 = 0")
+    .Attr("residuals: int >= 0 = 0")
+    .Attr("relu: bool = false")
+    .Input("x: float")                     // [rows, depth]
+    .Input("packed: float")                // what RtfPackMatrix returned for [depth, columns]
+    .Input("bias: biases * float")         // see tf_after_product.h
+    .Input("residual: residuals * float")  // likewise
+    .Output("y: float")                    // [rows, columns]
     .SetShapeFn([](InferenceContext* context) {
-      ShapeHandle x, bias;
+      ShapeHandle x;
       int64_t columns;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &x));
-      TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 1, &bias));
       TF_RETURN_IF_ERROR(context->GetAttr("columns", &columns));
       context->set_output(0, context->Matrix(context->Dim(x, 0), columns));
       return tensorflow::OkStatus();
@@ -56,27 +58,28 @@ class PackMatrixOp : public OpKernel {
 class PackedProductOp : public OpKernel {
  public:
   explicit PackedProductOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    read_attrs(construction, "columns", &columns_, "has_bias", &has_bias_);
+    read_attrs(construction, "columns", &columns_);
+    after_.read(construction);
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor &x = context->input(0), &packed = context->input(1), &bias = context->input(2);
+    const Tensor &x = context->input(0), &packed = context->input(1);
     OP_REQUIRES(context, x.dims() == 2 && packed.NumElements() == rtf_packed_size(x.dim_size(1), columns_),
                 InvalidArgument("packed product: rows of ", x.shape().DebugString(), " do not fit a matrix of ",
                                 columns_, " columns that is packed to ", packed.NumElements(), " numbers"));
-    OP_REQUIRES(
-        context, bias.NumElements() == (has_bias_ ? columns_ : 0),
-        InvalidArgument("packed product: the bias has ", bias.NumElements(), " numbers for ", columns_, " columns"));
+    const TensorShape shape({x.dim_size(0), columns_});
+    RtfAfterProduct after;
+    OP_REQUIRES_OK(context, after_.of(context, shape, &after));
     Tensor* y;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({x.dim_size(0), columns_}), &y));
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &y));
     const RtfThreads threads = tf_threads(context);
-    rtf_packed_product_f32(x.dim_size(0), x.dim_size(1), columns_, floats(x), floats(packed),
-                           has_bias_ ? floats(bias) : nullptr, floats(y), &threads);
+    rtf_packed_product_f32(x.dim_size(0), x.dim_size(1), columns_, floats(x), floats(packed), &after, floats(y),
+                           &threads);
   }
 
  private:
   int64_t columns_;
-  bool has_bias_;
+  AfterProduct after_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("RtfPackMatrix").Device(tensorflow::DEVICE_CPU), PackMatrixOp);

@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from returnn_tf.native.after_product import NOTHING, AfterProduct
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
@@ -24,8 +25,14 @@ def int8_ops() -> Optional[Any]:
     return native_op("int8", self_test)
 
 
-def native_int8_product(ops: Any, x: tf.Tensor, numbers: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
-    """Round each row of x to int8 and multiply it, in float32, without a gradient.
+def native_int8_product(
+    ops: Any,
+    x: tf.Tensor,
+    numbers: tf.Tensor,
+    scales: tf.Tensor,
+    after: AfterProduct = NOTHING,
+) -> tf.Tensor:
+    """Round each row of x to int8 and multiply it, and compute what follows, in float32, without a gradient.
 
     :param ops: what `int8_ops` returned
     :param x: [..., depth]
@@ -33,7 +40,7 @@ def native_int8_product(ops: Any, x: tf.Tensor, numbers: tf.Tensor, scales: tf.T
     :param scales: [columns]
     :return: [..., columns]
     """
-    y: tf.Tensor = ops.rtf_int8_product(x=x, w=numbers, scales=scales)
+    y: tf.Tensor = ops.rtf_int8_product(x=x, w=numbers, scales=scales, **after.arguments())
     return y
 
 
@@ -59,3 +66,7 @@ def self_test(ops: Any) -> None:
         y = native_int8_product(ops, tf.constant(x), tf.constant(w + OFFSET, tf.uint8), tf.constant(scales))
         if (y.numpy() != expected).any():
             raise NativeOpError("the product with a matrix of int8 that was compiled is wrong")
+        after = AfterProduct(tf.constant(scales), tf.constant(expected), relu=True)
+        y = native_int8_product(ops, tf.constant(x), tf.constant(w + OFFSET, tf.uint8), tf.constant(scales), after)
+        if not np.allclose(y, expected + np.maximum(expected + scales, 0), rtol=1e-5):
+            raise NativeOpError("what follows the product with a matrix of int8 that was compiled is wrong")

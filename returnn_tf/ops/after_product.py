@@ -1,17 +1,21 @@
-"""What follows a product in training: bias, activation, dropout, residual connection, fused where a native op can.
+"""What follows a product: bias, activation, dropout, residual connection, fused where a native op can.
 
-The functions look at the op that made their argument: dropout of an activation, or a residual connection around a
-dropout, becomes one op over both. The op that was emitted before is not run unless something else reads its result.
+In training, an op of its own does so, otherwise the native op of the product, if there is one. The functions look at
+the op that made their argument: dropout of an activation, or a residual connection around a dropout, becomes one op
+over both. The op that was emitted before is not run unless something else reads its result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
+from returnn_tf.native.after_product import AfterProduct
+from returnn_tf.native.decoding.search import PackedMatrix
 from returnn_tf.native.dispatch import form
 from returnn_tf.native.fused.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
 from returnn_tf.native.fused.activate_gradients import Call
+from returnn_tf.native.int8 import int8_ops, native_int8_product
 from returnn_tf.ops.activations import get_activation, may_reduce
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.util.lazy_tf import tf
@@ -109,6 +113,25 @@ def _mask(x: Any, rate: float, seed: Any, noise_shape: NoiseShape, rows: Optiona
     numbers = tf.random.stateless_uniform(shape, seed) if rows is None else _of_rows(rows, seed, shape)
     # The same mask in any precision; numbers of few digits would round the rate.
     return tf.cast(numbers >= rate, x.dtype) * (1.0 / (1.0 - rate))
+
+
+#: Native ops of products -> the same product with something else after it.
+_PRODUCTS: dict[str, Callable[[Any, AfterProduct], Any]] = {
+    "RtfPackedProduct": lambda op, after: PackedMatrix.of(op).product(op.inputs[0], after),
+    "RtfInt8Product": lambda op, after: native_int8_product(int8_ops(), *op.inputs[:3], after),
+}
+
+
+def continued_product(x: Any, **part: Any) -> Optional[Any]:
+    """Compute what follows a product in its op; None if no such op made x, or it cannot do that.
+
+    The product is computed again if something else reads x.
+
+    :param part: see `AfterProduct.followed_by`
+    """
+    again = _PRODUCTS.get(_origin(x) or "")
+    after = None if again is None else AfterProduct.of(x.op).followed_by(**part)
+    return None if again is None or after is None else again(x.op, after)
 
 
 def add(a: Any, b: Any) -> Any:

@@ -9,7 +9,7 @@ from returnn_tf.native.dispatch import form
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.product import ops_for_frames, product_of_frames
 from returnn_tf.ops.activations import get_activation, may_reduce
-from returnn_tf.ops.after_product import bias_and_activation
+from returnn_tf.ops.after_product import bias_and_activation, continued_product
 from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.util.lazy_tf import tf
@@ -92,11 +92,20 @@ def dense(
     fuses = train and on_sum is None
     y = xw
     if bias is not None:
-        y = bias_and_activation(xw, bias, None) if fuses else xw + bias
+        y = bias_and_activation(xw, bias, None) if fuses else _with_bias(xw, bias)
     if on_sum is not None:
         y = on_sum(y)
     if activation is None:
         return y, y
+    if activation == "relu":
+        positive = continued_product(y, relu=True)
+        if positive is not None:
+            return y, positive
     if not may_reduce(activation):
         return y, get_activation(activation)(full(y, product_dtype))
     return y, bias_and_activation(xw, bias, activation) if fuses else get_activation(activation)(y)
+
+
+def _with_bias(xw: Any, bias: Any) -> Any:
+    y = continued_product(xw, bias=bias)
+    return xw + bias if y is None else y

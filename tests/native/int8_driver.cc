@@ -52,9 +52,13 @@ bool check(const Case& c) {
   for (int n_threads : {1, 2, 5}) {
     Array y(c.rows * c.columns, NAN), scratch(rtf_int8_scratch_size(c.rows, c.depth) / 4, NAN);
     const RtfThreads threads{run_threads, nullptr, n_threads};
-    rtf_int8_product_f32(c.rows, c.depth, c.columns, x.data(), stored.data(), scales.data(), y.data(), scratch.data(),
-                         &threads);
+    const RtfAfterProduct nothing{nullptr, nullptr, 0}, twice{nullptr, y.data(), 0};
+    rtf_int8_product_f32(c.rows, c.depth, c.columns, x.data(), stored.data(), scales.data(), &nothing, y.data(),
+                         scratch.data(), &threads);
     good &= y.empty() || std::memcmp(y.data(), wanted.data(), y.size() * sizeof(float)) == 0;
+    rtf_int8_product_f32(c.rows, c.depth, c.columns, x.data(), stored.data(), scales.data(), &twice, y.data(),
+                         scratch.data(), &threads);
+    for (size_t i = 0; i < y.size(); ++i) good &= std::fabs(y[i] - 2 * wanted[i]) <= 1e-6f * std::fabs(wanted[i]);
   }
   if (!good) std::printf("wrong: %ld x %ld x %ld\n", long(c.rows), long(c.depth), long(c.columns));
   return good;

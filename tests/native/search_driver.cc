@@ -39,10 +39,14 @@ int main() {
       rtf_once_sums_f32(&once, energies.data(), frames.data(), sums.data(), &threads);
       Array packed(rtf_packed_size(depth, columns)), product(n * columns);
       rtf_pack_matrix_f32(depth, columns, seed % 2, w.data(), packed.data(), &threads);
-      rtf_packed_product_f32(n, depth, columns, inputs.data(), packed.data(), seed % 3 ? bias.data() : nullptr,
-                             product.data(), &threads);
+      const RtfAfterProduct after{seed % 3 ? bias.data() : nullptr, seed % 5 ? product.data() : nullptr, seed % 4 == 0};
+      rtf_packed_product_f32(n, depth, columns, inputs.data(), packed.data(), &after, product.data(), &threads);
+      Array attended(queries.size());
+      const std::vector<int32_t> lengths(once.batch * once.beam, seed % 7);
+      rtf_once_attention_f32(&once, once.size, 0.5f, queries.data(), frames.data(), frames.data(),
+                             seed % 2 ? lengths.data() : nullptr, attended.data(), &threads);
       results[n_threads == 3] =
-          joined({&y, &next_keys, &next_values, &best, &log_sums, &energies, &sums, &packed, &product});
+          joined({&y, &next_keys, &next_values, &best, &log_sums, &energies, &sums, &attended, &packed, &product});
       for (int32_t index : indices)
         if (index < 0 || index >= labels) return std::printf("case %d: no such label\n", seed), 1;
     }

@@ -10,7 +10,7 @@ import pytest
 
 from returnn_tf.logging.log import log
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.int8 import self_test
+from returnn_tf.native.int8 import native_int8_product, self_test
 from returnn_tf.native.library import load
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.sources import source_folder
@@ -161,7 +161,7 @@ def test_unknown_shapes(ops):
 )
 def test_wrong_shapes(ops, x, w, scales, text):
     with pytest.raises(tf.errors.InvalidArgumentError) as info:
-        ops.rtf_int8_product(x=tf.ones(x), w=tf.ones(w, tf.uint8), scales=tf.ones([scales]))
+        native_int8_product(ops, tf.ones(x), tf.ones(w, tf.uint8), tf.ones([scales]))
     assert text in str(info.value) or "at least rank 1" in str(info.value)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from returnn_tf.native.after_product import AfterProduct
 from returnn_tf.native.decoding.search import (
     native_beam_attention,
     native_best_labels,
@@ -133,11 +134,15 @@ def test_once_attention_does_not_depend_on_others(ops):
 def test_packed_product(ops, rows, depth, columns, transposed):
     """Several blocks of the depth and of the rows, panels that are not full."""
     rng = np.random.RandomState(1)
-    x, w, bias = (rng.normal(0, 1, shape).astype("float32") for shape in ((rows, depth), (depth, columns), columns))
+    shapes = (rows, depth), (depth, columns), columns, (rows, columns)
+    x, w, bias, residual = (rng.normal(0, 1, shape).astype("float32") for shape in shapes)
     matrix = pack(ops, tf.constant(w.T if transposed else w), transposed=transposed)
     expected = x.astype("float64") @ w
     np.testing.assert_allclose(matrix.product(tf.constant(x)), expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(matrix.product(tf.constant(x), tf.constant(bias)), expected + bias, 1e-4, 1e-4)
+    found = matrix.product(tf.constant(x), AfterProduct(tf.constant(bias)))
+    np.testing.assert_allclose(found, expected + bias, rtol=1e-4, atol=1e-4)
+    found = matrix.product(tf.constant(x), AfterProduct(tf.constant(bias), tf.constant(residual), relu=True))
+    np.testing.assert_allclose(found, residual + np.maximum(expected + bias, 0), rtol=1e-4, atol=1e-4)
 
 
 def test_packed_rows_do_not_depend_on_others(ops):
@@ -169,8 +174,16 @@ def test_wrong_attention(ops, units, keys, rows, text):
         (lambda ops: native_best_labels(ops, tf.zeros([3, 4]), 5), "for 5 labels"),
         (lambda ops: pack(ops, tf.zeros([3, 4]), transposed=False).product(tf.zeros([2, 5])), "4 columns"),
         (
-            lambda ops: pack(ops, tf.zeros([3, 4]), transposed=False).product(tf.zeros([2, 3]), tf.zeros([3])),
+            lambda ops: pack(ops, tf.zeros([3, 4]), transposed=False).product(
+                tf.zeros([2, 3]), AfterProduct(tf.zeros([3]))
+            ),
             "the bias",
+        ),
+        (
+            lambda ops: pack(ops, tf.zeros([3, 4]), transposed=False).product(
+                tf.zeros([2, 3]), AfterProduct(residual=tf.zeros([4, 2]))
+            ),
+            "a residual connection",
         ),
         (lambda ops: ops.rtf_pack_matrix(w=tf.zeros([3]), transposed=False), "not a matrix"),
         (

@@ -22,8 +22,8 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.eval_code import compile_code, run_code, true_labels_of_code
 from returnn_tf.layers.shared.out_type import apply_out_type, out_type_of_function, whole_out_type
 from returnn_tf.ops.activations import check_activation, get_activation, is_named
-from returnn_tf.ops.after_product import add
-from returnn_tf.tensor import Data
+from returnn_tf.ops.after_product import add, continued_product
+from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.match import common_layout, match_axes
 from returnn_tf.util.lazy_tf import tf
 
@@ -196,7 +196,7 @@ class CombineLayer(ElementwiseLayer):
             y = run_code(ctx, self.eval, self.eval_locals, self.plan.layout)
         else:
             values = self.values(ctx)
-            y = add(*values) if self._is_plain_sum(ctx) else self._reduced(values)
+            y = self._sum(ctx, values) if self._is_plain_sum() else self._reduced(values)
         if self.with_bias:
             data = ctx.output
             assert data.feature_axis is not None
@@ -213,11 +213,26 @@ class CombineLayer(ElementwiseLayer):
         y = reduce(binary(self.kind), values)
         return y / tf.cast(len(values), y.dtype) if self.kind == "average" else y
 
-    def _is_plain_sum(self, ctx: EmitContext) -> bool:
-        """Return whether this adds two sources of the same axes in training, as residual connections do."""
+    def _is_plain_sum(self) -> bool:
+        """Return whether this adds two sources of the same shape, as residual connections do."""
+        if len(self.sources) != 2 or self.kind not in ("add", "+"):
+            return False
         dims = self.plan.layout.dims
-        same = len(self.sources) == 2 and all(node.output.dims == dims for node in self.sources)
-        return same and ctx.train and self.kind in ("add", "+")
+        return all(
+            len(node.output.dims) == len(dims) and all(map(_of_same_size, node.output.dims, dims))
+            for node in self.sources
+        )
+
+    def _sum(self, ctx: EmitContext, values: Sequence[Any]) -> Any:
+        """Emit the sum, together with a product or a bias, activation or dropout before it."""
+        if ctx.train:
+            return add(*values)
+        for i in (1, 0) if values[0] is not values[1] and values[0].dtype == values[1].dtype else ():
+            if ctx.lowering.options.readers.get(self.sources[i]) == 1:
+                y = continued_product(values[i], residual=values[1 - i])
+                if y is not None:
+                    return y
+        return self._reduced(values)
 
     def _combine_output_loss(self, ctx: EmitContext) -> None:
         losses = [ctx.aux(node, OUTPUT_LOSS) for node in self.sources]
@@ -392,3 +407,7 @@ def binary(kind: str) -> Binary:
     homes = (tf.math, tf, tf.compat.v1)
     function: Binary = next(getattr(home, kind) for home in homes if hasattr(home, kind))
     return function
+
+
+def _of_same_size(a: Dim, b: Dim) -> bool:
+    return a == b or (a.size is not None and a.size == b.size)

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from returnn_tf.native.after_product import NOTHING, AfterProduct
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
@@ -92,19 +93,17 @@ class PackedMatrix:
     numbers: tf.Tensor
     columns: int
 
-    def product(self, x: tf.Tensor, bias: Optional[tf.Tensor] = None) -> tf.Tensor:
-        """Return ``x matrix + bias``, [rows, columns], in float32, without a gradient.
+    @classmethod
+    def of(cls, op: Any) -> PackedMatrix:
+        """Return that of an op `product` in a graph."""
+        return cls(search_ops(), op.inputs[1], op.get_attr("columns"))
+
+    def product(self, x: tf.Tensor, after: AfterProduct = NOTHING) -> tf.Tensor:
+        """Return ``x matrix`` and what follows, [rows, columns], in float32, without a gradient.
 
         :param x: [rows, depth]
-        :param bias: [columns]
         """
-        y: tf.Tensor = self.ops.rtf_packed_product(
-            x=x,
-            packed=self.numbers,
-            bias=tf.zeros([0]) if bias is None else bias,
-            columns=self.columns,
-            has_bias=bias is not None,
-        )
+        y: tf.Tensor = self.ops.rtf_packed_product(x=x, packed=self.numbers, columns=self.columns, **after.arguments())
         return y
 
 
@@ -176,10 +175,12 @@ def _test_once(ops: Any) -> None:
 
 def _test_packed(ops: Any) -> None:
     rng = np.random.RandomState(1)
-    x, w, bias = (rng.normal(0, 1, shape).astype("float32") for shape in ((17, 90), (90, 70), (70,)))
+    x, w, *others = (rng.normal(0, 1, shape).astype("float32") for shape in ((17, 90), (90, 70), (70,), (17, 70)))
+    after = AfterProduct(*map(tf.constant, others), relu=True)
+    expected = others[1] + np.maximum(x @ w + others[0], 0)
     for transposed in (False, True):
         matrix = pack(ops, tf.constant(w.T if transposed else w), transposed=transposed)
-        if not np.allclose(matrix.product(tf.constant(x), tf.constant(bias)), x @ w + bias, atol=1e-4):
+        if not np.allclose(matrix.product(tf.constant(x), after), expected, atol=1e-4):
             raise NativeOpError("the product with a packed matrix that was compiled is wrong")
 
 
