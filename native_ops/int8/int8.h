@@ -1,5 +1,6 @@
 // Products of float rows with a matrix of int8: the rows are rounded to int8 when they are multiplied, sums are exact
-// integers. Row-major, independent of TensorFlow; the same bits on every CPU.
+// integers. Row-major, independent of TensorFlow; the same bits on every CPU, except that a bias may be added with one
+// rounding less.
 //
 // A matrix w [depth, columns] is stored as w = (stored - 128) * scales[column], stored in 1 .. 255. The bytes are
 // [ceil(columns / 16)][ceil(depth / 4)][16 columns][4 steps of the depth]; what is beyond the matrix has any value in

@@ -1,5 +1,6 @@
 // The rows are rounded first. Then a thread takes blocks of columns, or of rows where there are few columns; the sums
-// of some rows and vectors of columns stay in registers, or in tiles, over the whole depth.
+// of some rows and vectors of columns stay in registers, or in tiles, over the whole depth. Meanwhile the next block of
+// columns is prefetched: a step of a search reads all matrices of a model, which the caches near a core do not hold.
 #include <cmath>
 
 #include "../common/arena.h"
@@ -77,6 +78,24 @@ struct Rounded {
   }
 };
 
+// The bytes of the next block of columns, prefetched a few lines in each step of the depth while all rows pass a block.
+class Ahead {
+ public:
+  // At most `size` bytes up to `end`, while `pieces` blocks of rows pass as many bytes.
+  Ahead(const uint8_t* from, const uint8_t* end, int64_t size, int64_t pieces)
+      : at_(from), end_(end - from < size ? end : from + size), lines_((kLinesOfStep + pieces - 1) / pieces) {}
+
+  void prefetch() {
+    for (int64_t line = 0; line < lines_ && at_ < end_; ++line, at_ += kLine) prefetch_to_read(at_);
+  }
+
+ private:
+  static constexpr int64_t kLine = 64, kLinesOfStep = Dot::kVectors * Dot::kColumns * kGroup / kLine;
+
+  const uint8_t *at_, *end_;
+  int64_t lines_;
+};
+
 class Int8Product {
  public:
   Int8Product(int64_t columns, const Rounded& x, const uint8_t* w, const float* scales, const RtfAfterProduct& after,
@@ -105,10 +124,12 @@ class Int8Product {
   template <int kWidth>
   void rows_of(int64_t column, int64_t begin, int64_t n_rows) const {
     int64_t blocks = (n_rows + Dot::kMaxRows - 1) / Dot::kMaxRows;
+    const int64_t next = std::min(column + kWidth * Dot::kColumns, columns_);
+    Ahead ahead(at(next, 0), at(round_up(columns_, kPanel), 0), kWidth * Dot::kColumns * x_.groups * kGroup, blocks);
     for (int64_t at = 0, size; at < n_rows; at += size, --blocks) {  // of nearly equal size
       size = (n_rows - at + blocks - 1) / blocks;
       with_constant<Dot::kMaxRows>(
-          size, [&](auto rows) __attribute__((always_inline)) { multiply<rows, kWidth>(column, begin + at); });
+          size, [&](auto rows) __attribute__((always_inline)) { multiply<rows, kWidth>(column, begin + at, &ahead); });
     }
   }
 
@@ -164,7 +185,7 @@ class Int8Product {
 #endif
 
   template <int kRows, int kWidth>
-  void multiply(int64_t column, int64_t row) const {
+  void multiply(int64_t column, int64_t row, Ahead* ahead) const {
     typename Dot::Sums sums[kRows][kWidth];
     const uint8_t* from[kWidth];
 #pragma GCC unroll 4
@@ -176,6 +197,7 @@ class Int8Product {
             static_cast<int32_t>(static_cast<uint32_t>(Dot::kStart) * static_cast<uint32_t>(x_.sums[row + r])));
     }
     for (int64_t k = 0; k < x_.groups; ++k) {
+      ahead->prefetch();
       decltype(Dot::load(nullptr)) factors[kWidth];
 #pragma GCC unroll 4
       for (int v = 0; v < kWidth; ++v) factors[v] = Dot::load(from[v] + k * kPanel * kGroup);
@@ -186,16 +208,14 @@ class Int8Product {
         for (int v = 0; v < kWidth; ++v) sums[r][v] = Dot::add(sums[r][v], factors[v], four);
       }
     }
+    // By memory, since the code for all results at once would not leave the sums in registers.
+    int32_t found[kRows][kWidth * Dot::kColumns];
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-      for (int v = 0; v < kWidth; ++v) write(row + r, column + v * Dot::kColumns, sums[r][v]);
-  }
-
-  void write(int64_t row, int64_t column, const Dot::Sums& sums) const {
-    int32_t values[Dot::kColumns];
-    Dot::store(values, sums);
-    scale(row, column, Dot::kColumns, values);
+      for (int v = 0; v < kWidth; ++v) Dot::store(found[r] + v * Dot::kColumns, sums[r][v]);
+#pragma GCC unroll 1
+    for (int r = 0; r < kRows; ++r) scale(row + r, column, kWidth * Dot::kColumns, found[r]);
   }
 
   // Writes columns of a row, as far as they are in the matrix.
