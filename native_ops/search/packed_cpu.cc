@@ -20,7 +20,7 @@ constexpr int64_t kGroup = 4;            // steps of the depth between prefetche
 class Ahead {
  public:
   Ahead(const float* from, const float* end, int64_t pieces)
-      : at_(from), end_(end), lines_(std::min<int64_t>(kGroup, (kGroup * kPanel / kLine + pieces - 1) / pieces)) {}
+      : at_(from), end_(end), lines_((kGroup * kPanel / kLine + pieces - 1) / pieces) {}
 
   void prefetch() {
     for (int64_t line = 0; line < lines_ && at_ < end_; ++line, at_ += kLine) prefetch_to_read(at_);
