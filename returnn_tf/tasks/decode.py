@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Optional
 
 from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.compiler.requested import with_outputs
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CtcError
 from returnn_tf.config.settings.decoding import DecodingSettings
@@ -39,7 +40,7 @@ from returnn_tf.engine.search.posteriors import (
 )
 from returnn_tf.engine.search.times import InputFrames
 from returnn_tf.engine.search.transcript_graph import TranscriptOptions
-from returnn_tf.engine.search.words_of_choice import searched_choice, with_words
+from returnn_tf.engine.search.words_of_choice import check_settings, searched_choice, with_words
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.confidence import Confidence
@@ -63,20 +64,27 @@ def decode(config: Config) -> int:
     If that layer is of a search by `choice`, or the network has nothing but such a search, it is task ``search`` with
     lexicon, language model and hot words.
     """
-    searching = _search_with_words(config)
+    searching = search_with_words(config, DecodingSettings(config).decode_layer)
     return _decode(config) if searching is None else search(searching)
 
 
-def _search_with_words(config: Config) -> Optional[Config]:
-    """Return the config of a search by `choice` with words, if that is meant; else None."""
+def search_with_words(config: Config, name: str, but: Sequence[str] = ()) -> Optional[Config]:
+    """Return the config of a search by `choice` with words, if that is meant; else None.
+
+    :param name: of a layer of the search, see `searched_choice`; "": the only search, if no layer has the loss ``ctc``
+    :param but: settings for scores of labels per frame that may be there
+    :raises ConfigError: see `searched_choice` and `with_words`
+    """
     schedule = NetworkSchedule(config)
     entry = schedule.at(max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1))
-    name = DecodingSettings(config).decode_layer
-    plan = plan_from_config(entry.config, search=True)
+    plan = plan_from_config(with_outputs(entry.config, [name] if name else []), search=True)
     if not name and any(isinstance(loss.loss, CtcLoss) for loss in plan.losses):
         return None
     found = searched_choice(plan, name)
-    return None if found is None else with_words(entry.config, entry.layers, plan, found)
+    if found is None:
+        return None
+    check_settings(config, found, but)
+    return with_words(entry.config, entry.layers, plan, found)
 
 
 def _decode(config: Config) -> int:

@@ -199,6 +199,16 @@ def test_lexicon_and_hot_words(run: Any) -> None:
     assert found["score"] >= found["alternatives"][0]["score"] >= found["alternatives"][1]["score"]
 
 
+def test_lexicon_of_a_search_by_choice(run: Any) -> None:
+    """The layers of task decode are beside the choice; it has a label or blank, "4", for each frame."""
+    pathlib.Path("words.txt").write_text("abd\ncad\n")
+    name = write("x.wav", "abc")
+    for more in ([], ["--nbest", "2", "--json"]):
+        code, out, _ = run(name, "--layer", "frames", "--lexicon", "words.txt", *more)
+        text = json.loads(out)["text"] if more else out
+        assert code == 0 and re.sub("[ 4\n]", "", text) in ("abd", "cad")
+
+
 @pytest.mark.parametrize(
     "setting, text",
     [

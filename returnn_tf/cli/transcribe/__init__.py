@@ -40,7 +40,7 @@ The model is a folder or prefix of checkpoints, one checkpoint, or a config. Fea
 batches are those of its config. A file that can't be read is told in a line of its own, the others are recognised, and
 the exit code is 1.
 """
-#: Options with files of the decoder of CTC, each a setting ``decode_...``.
+#: Options with files of task decode, each a setting ``decode_...``.
 _FILES = {"lexicon": "the words that there are", "lm": "n-gram model", "hot-words": "words that are expected"}
 _SHORTEST = 1.0  # seconds of a part
 
@@ -120,7 +120,7 @@ def _parser() -> CommandParser:
     add("--config", metavar="FILE", help="the config of the model, if it is not where it was at the training")
     add("--layer", metavar="NAME", help="the layer with the labels, or with posteriors of CTC; default: of task search")
     for flag, what in _FILES.items():
-        add("--" + flag, metavar="FILE", help="of the decoder of CTC: %s (as of returnn-tf decode)" % what)
+        add("--" + flag, metavar="FILE", help="%s (as of returnn-tf decode)" % what)
     add("--data", metavar="NAME", help="the dataset whose features are computed; default: the one to search")
     add("--channel", metavar="N", type=channel, help="of audio with several: its number from 0, or %r" % MIX)
     add("--sample-rate", metavar="HZ", type=positive, help="of the training data, if the config does not say it")
@@ -130,7 +130,7 @@ def _parser() -> CommandParser:
 
 
 def _settings(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of the decoder of CTC that options replace."""
+    """Return the settings of decoding that options replace."""
     names = {"decode_" + flag.replace("-", "_"): getattr(given, flag.replace("-", "_")) for flag in _FILES}
     settings: dict[str, Any] = {name: os.path.abspath(path) for name, path in names.items() if path is not None}
     return {**settings, **({"decode_nbest": given.nbest} if given.nbest > 1 else {})}

@@ -15,6 +15,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
 from returnn_tf.config.errors import FileError
 from returnn_tf.config.options import option
+from returnn_tf.config.settings.decoding import DecodingSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.config import batch_options_from_config, dataset_from_config
 from returnn_tf.datasets.core.batches.batch_options import derived_keys
@@ -24,8 +25,10 @@ from returnn_tf.engine.data.batch_table import known
 from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.engine.data.label_names import LabelNames
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, Step, steps_over_sequences
+from returnn_tf.engine.search.words_of_choice import WORDS
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.transcript import Hypothesis
+from returnn_tf.tasks.decode import search_with_words
 from returnn_tf.tasks.search import search_plan
 from returnn_tf.tasks.setting_checks import check_all_settings
 from returnn_tf.tensor import Data
@@ -117,6 +120,10 @@ class Recogniser:
 
     def __init__(self, config: Config, *, layer: Optional[str] = None, data: Optional[str] = None) -> None:
         check_all_settings(config)
+        if any(map(DecodingSettings(config).value, WORDS)):
+            name = layer or DecodingSettings(config).decode_layer
+            # How many hypotheses are written, and by how many threads, is also for other layers.
+            config = search_with_words(config, name, but=("decode_nbest", "decode_threads")) or config
         self._config = config
         self.audio = AudioOfConfig.find(config, data, _NAME)
         plan = search_plan(config, [layer] if layer else [])

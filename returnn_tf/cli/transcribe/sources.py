@@ -30,15 +30,15 @@ from returnn_tf.engine.search.searcher import Searcher, SearchResult
 from returnn_tf.engine.search.times import input_frames
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
+from returnn_tf.engine.search.words_of_choice import WORDS
 from returnn_tf.engine.transcripts.transcript import Hypothesis
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.losses.ctc import CtcLoss
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.search import output_layers
 
-#: Settings of the beam search of CTC that the best path does not know; the first ones are for words of a task.
-_OF_DECODER = ("decode_lexicon", "decode_lm", "decode_hot_words")
-_OF_BEAM = (*_OF_DECODER, "decode_priors")
+#: Settings of the beam search of CTC that the best path does not know.
+_OF_BEAM = (*WORDS, "decode_priors")
 #: Those that are never without a value: a beam search is wanted where the config sets one.
 _OF_BEAM_IF_SET = (
     "decode_topology", "decode_word_score", "decode_unknown_score", "decode_loop_score",
@@ -210,7 +210,7 @@ def chosen_layer(
     """
     layers = plan.by_path()
     settings = DecodingSettings(config)
-    decodes = any(map(settings.value, _OF_DECODER))
+    decodes = any(map(settings.value, WORDS))
     path = layer or ""
     if not path and not decodes:
         path = output_layers(config)[0] if TaskSettings(config).search_output_layer else ""
@@ -234,7 +234,7 @@ def chosen_layer(
         if decodes:
             raise SearchError(
                 "%s: layer %r has labels, but a lexicon, a language model and hot words are for posteriors of "
-                "CTC. Name a layer with those: --layer NAME" % (where, path)
+                "CTC, and for searches by 'choice'. Name a layer with those: --layer NAME" % (where, path)
             )
         return path, [path, *wanted_layers(plan, path, TranscriptOptions.of(TaskSettings(config)))]
     if not _is_posterior(node, names, settings):

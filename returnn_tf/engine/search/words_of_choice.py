@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -26,6 +26,8 @@ _OF_FRAMES = (
     "decode_beam_threshold", "decode_labels_per_frame", "decode_nbest", "decode_reference", "decode_threads",
     "decode_tune", "decode_loop_score", "decode_forward_score",
 )  # fmt: skip
+#: Settings with words, which may be for either.
+WORDS = ("decode_lexicon", "decode_lm", "decode_hot_words")
 #: The values of a choice by its input_type -> the activation that makes log probabilities of them.
 _LOG_PROBS = {"prob": "safe_log", "logits": "log_softmax"}
 
@@ -72,20 +74,33 @@ def _loop_of_layer(plan: Plan, name: str) -> Optional[LoopPlan]:
     return None if node is None or not node.output.sparse else loop_of_search(plan, node)
 
 
+def check_settings(config: Config, found: SearchedChoice, but: Sequence[str] = ()) -> None:
+    """Check that no setting is for scores of labels per frame.
+
+    :param but: settings that may be there
+    :raises ConfigError: one is
+    """
+    settings = DecodingSettings(config)
+    for name in _OF_FRAMES:
+        if (
+            name not in but
+            and settings.is_set(name)
+            and settings.value(name) != DecodingSettings.declared()[name].default
+        ):
+            raise SearchError(
+                "%s: it is for scores of labels per frame, but %r is a search by 'choice'. Remove it, or name the "
+                "layer with the scores in decode_layer." % (settings.describe_source(name), found.node.path)
+            )
+
+
 def with_words(config: Config, layers: Mapping[str, Any], plan: Plan, found: SearchedChoice) -> Config:
     """Return the config with lexicon, language model and hot words of the settings ``decode_...`` in the search.
 
     :param layers: the network
     :param plan: of this network, for search
-    :raises ConfigError: a setting has no effect here, or the network has to be changed by hand
+    :raises ConfigError: the network has to be changed by hand, or the names of its labels are not known
     """
     settings = DecodingSettings(config)
-    for name in _OF_FRAMES:
-        if settings.is_set(name) and settings.value(name) != DecodingSettings.declared()[name].default:
-            raise SearchError(
-                "%s: it is for scores of labels per frame, but %r is a search by 'choice'. Remove it, or name the "
-                "layer with the scores in decode_layer." % (settings.describe_source(name), found.node.path)
-            )
     given = _layers(settings, LabelNames(plan, config), found)
 
     def change(unit: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -107,7 +122,8 @@ def with_words(config: Config, layers: Mapping[str, Any], plan: Plan, found: Sea
 
     network = _changed(layers, found.node.path.split("/"), change, found.node.path)
     log.write(3, "decode: search of %r with %s" % (found.node.path, ", ".join(given) or "nothing but the network"))
-    return derived(config, {}, hidden={"network": network, "get_network": None, "pretrain": None})
+    done = {name: DecodingSettings.declared()[name].default for name in WORDS}  # the layers have them now
+    return derived(config, {}, hidden={**done, "network": network, "get_network": None, "pretrain": None})
 
 
 def _check(choice: Mapping[str, Any], path: str) -> None:
