@@ -114,10 +114,44 @@ def test_kaldi():
     assert read_kaldi(text) == {"dev-1": expected()}
 
 
+def test_kaldi_finds_the_same_n_best_list():
+    """By the code of its program lattice-to-nbest, with numbers in place of words, as sym2int.pl writes them."""
+    kaldifst = pytest.importorskip("kaldifst")
+    numbers = {"the": 1, "is": 2}
+    lattice = kaldifst.Lattice()
+    for _ in range(5):
+        lattice.add_state()
+    lattice.start = 0
+    for line in written("kaldi", BEAM).strip().split("\n")[1:]:
+        *fields, weight = line.split(" ")
+        costs = kaldifst.LatticeWeight(*map(float, weight.split(",")[:2]))
+        if len(fields) == 1:
+            lattice.set_final(int(fields[0]), costs)
+        else:
+            word = numbers[fields[2]]
+            lattice.add_arc(int(fields[0]), kaldifst.LatticeArc(word, word, costs, int(fields[1])))
+    names = {number: word for word, number in numbers.items()}
+    for scale in (1.0, 0.1):
+        best = sorted(BEAM.hypotheses, key=lambda each: -(scale * each.parts["acoustic"] + each.parts["lm"]))
+        paths = kaldifst.lattice_to_nbest(lattice, acoustic_scale=scale, lm_scale=1.0, n=10)
+        assert len(paths) == len(best)
+        for path, expected in zip(paths, best):
+            _, _, words, costs = kaldifst.get_linear_symbol_sequence(path)
+            assert [names[word] for word in words] == [word.text for word in expected.words]
+            scores = expected.parts["lm"], scale * expected.parts["acoustic"]
+            assert (-costs.value1, -costs.value2) == pytest.approx(scores, abs=1e-5)
+
+
 def test_slf():
     tag, times, paths = read_slf(written("slf", BEAM))
     assert (tag, paths) == ("dev-1", expected())
     assert times == pytest.approx([0.0, 0.2, 0.3, 0.4, 0.1, 0.6])
+
+
+@pytest.mark.parametrize("word, string", [("'em", "\\'em"), ('"', '\\"'), ("isn't", "isn't"), ("a\\b", "a\\\\b")])
+def test_quotes_in_slf(word, string):
+    one = Transcript("a", (Hypothesis((), (Piece(word),), -1.0),))
+    assert " W=%s a=" % string in written("slf", one)
 
 
 def test_what_is_in_no_part_is_at_the_end():

@@ -2,7 +2,8 @@
 
 The tag, a line ``from to word graph-cost,acoustic-cost,`` for each arc and ``state graph-cost,acoustic-cost,`` for
 each final state, and an empty line. Costs are negative log scores. Words are texts, as behind ``utils/int2sym.pl -f
-3``; there are no transition ids, hence the comma at the end::
+3``, and Kaldi's programs read them behind ``utils/sym2int.pl -f 3 words.txt``; there are no transition ids, hence the
+comma at the end::
 
     dev-1
     0 1 seven 1.4,3.21,

@@ -2,7 +2,8 @@
 
 A node ``I=`` is a state, with the time ``t=`` in seconds if it is known; a link ``J=`` from ``S=`` to ``E=`` is the
 word ``W=``, with the natural log scores ``a=`` of the acoustic and ``l=`` of the language model. All paths end in the
-last node, by links with the word ``!NULL``.
+last node, by links with the word ``!NULL``. A backslash stands before backslashes, and before quotes at the begin of a
+word, where HTK takes them for quotes around it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def lines(transcript: Transcript) -> Iterator[str]:
     end = len(lattice.times)
     arcs = [*lattice.arcs, *(Arc(state, end, "!NULL", scores) for state, scores in lattice.finals.items())]
     yield "VERSION=1.0\nUTTERANCE=%s\nlmscale=1 wdpenalty=0\nN=%d L=%d\n" % (
-        column(transcript.tag, transcript, "tag"),
+        _string(column(transcript.tag, transcript, "tag")),
         end + 1,
         len(arcs),
     )
@@ -31,5 +32,11 @@ def lines(transcript: Transcript) -> Iterator[str]:
         yield "I=%d%s\n" % (node, "" if time is None else " t=%.3f" % time)
     for link, arc in enumerate(arcs):
         scores = number(arc.scores.acoustic), number(arc.scores.lm)
-        word = column(arc.word, transcript, "word")
+        word = _string(column(arc.word, transcript, "word"))
         yield "J=%d S=%d E=%d W=%s a=%s l=%s\n" % (link, arc.start, arc.end, word, *scores)
+
+
+def _string(text: str) -> str:
+    """Return a text as HTK reads it."""
+    escaped = text.replace("\\", "\\\\")
+    return "\\" + escaped if text[0] in "'\"" else escaped
