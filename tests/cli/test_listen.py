@@ -36,6 +36,10 @@ network = {
     "back_ctc": {"class": "softmax", "from": "back", "n_out": 5, "is_output_layer": True},
     "conv": {"class": "conv", "filter_size": (3,), "padding": "same", "n_out": 4, "from": "data"},
     "conv_ctc": {"class": "softmax", "from": "conv", "n_out": 5, "is_output_layer": True},
+    "all": {
+        "class": "self_attention", "num_heads": 1, "total_key_dim": 4, "n_out": 4, "attention_left_only": True,
+        "from": "data"},
+    "all_ctc": {"class": "softmax", "from": "all", "n_out": 5, "is_output_layer": True},
     "search": {"class": "rec", "from": "ctc", "unit": {"output": {
         "class": "choice", "target": None, "beam_size": 3, "from": "data:source", "initial_output": 0}}},
     "frames": {"class": "decide", "from": "search", "is_output_layer": True},
@@ -382,6 +386,16 @@ def test_layers_that_look_ahead(run: Any, layer: str, message: str) -> None:
 def test_block_that_does_not_fit(run: Any) -> None:
     code, _, err = run("--wav", write("x.wav", "a"), "--block", "3")
     assert code == 2 and "'pooled'" in err and "Blocks have 3 frames" in err
+
+
+def test_attention_to_all_frames(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it keeps has a limit; the text of what was heard before is written."""
+    options = ["--layer", "all_ctc", "++decode_blank", "4"]
+    code, out, _ = run("--wav", write("x.wav", "abcd" * 3), *options)
+    assert code == 0 and out.strip()
+    monkeypatch.setattr("returnn_tf.cli.listen.network._MOST_KEPT", 11_000)  # 4 keys, 4 values and a mask: 33 bytes
+    code, out, err = run("--wav", "x.wav", *options)
+    assert code == 1 and out.strip() and re.search("layer 'all' keeps all frames so far.* After 3[3-9]. frames", err)
 
 
 def test_features_of_all_of_the_audio(run: Any, trained: pathlib.Path) -> None:

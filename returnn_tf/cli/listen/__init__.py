@@ -22,7 +22,7 @@ from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.cli.transcribe import log_level
 from returnn_tf.cli.transcribe.audio import MIX, AudioReader, channel, rate_of_training, warn_of_rate
 from returnn_tf.cli.transcribe.model import BEST, epoch, find_model
-from returnn_tf.config.errors import CommandError, DataError, FileDataError
+from returnn_tf.config.errors import CommandError, DataError, FileDataError, StepError
 from returnn_tf.datasets.audio.stream import lookahead_seconds
 from returnn_tf.engine.transcripts.formats.base import FORMATS, Format
 from returnn_tf.logging.levels import SCORE_LEVEL, WARNING_LEVEL
@@ -174,7 +174,10 @@ class _Session:
             self._finish()
             return
         with contextlib.suppress(DataError):  # the first fault is the one to tell
-            self._finish()
+            if isinstance(fault, StepError):
+                self._write([self._listener.stop()])
+            else:
+                self._finish()
         raise fault
 
     def _take(self, samples: NDArray[Any], begin: float) -> None:

@@ -159,6 +159,10 @@ class Listener:
             updates.append(self._close(self.seconds))
         return updates
 
+    def stop(self) -> Update:
+        """Return the transcript of what was computed, where the network can't go on."""
+        return self._close(self._reached())
+
     def _blocks(self) -> list[Update]:
         frames = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
         size, updates = self._recogniser.network.block, []

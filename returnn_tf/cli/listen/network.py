@@ -21,6 +21,8 @@ from returnn_tf.util.lazy_tf import tf
 _SECONDS = 0.1
 #: Frames from which is seen how many of them are one of the output; a multiple of all usual ratios.
 _PROBE = 240
+#: Bytes of states that grow with the frames.
+_MOST_KEPT = 1 << 30
 
 
 class BlockNetwork:
@@ -48,6 +50,8 @@ class BlockNetwork:
         except ConfigError as exc:
             raise _refused(str(exc)) from exc
         self._graph = self.model.trace()
+        infos = self.model.input_infos
+        self._growing = [name for name in self.model.states if 0 in infos[name].first_shape]
         #: Frames of the data that are one of the outputs.
         self.ratio = self._find_ratio(_PROBE if block is None else 8 * block)
         #: Frames of a block.
@@ -82,7 +86,7 @@ class BlockNetwork:
         :param frames: [frames, ...]; a multiple of `block`, unless they are the last ones
         :param states: after the block before
         :return: tensors by name, and the states after the block
-        :raises DataError: an op fails
+        :raises DataError: an op fails, or states have grown too large
         """
         lens = np.array([len(frames)], "int32")
         given = {self._input: tf.constant(frames[None]), self._input + "_size0": tf.constant(lens)}
@@ -92,7 +96,24 @@ class BlockNetwork:
             raise StepError(
                 "layer %r: a block of %d frames failed: %s" % (self._outputs.paths[0], len(frames), reason(exc))
             ) from exc
-        return found, {name: found[after] for name, after in self.model.states.items()}
+        after = {name: found[after] for name, after in self.model.states.items()}
+        self._check_size(after)
+        return found, after
+
+    def _check_size(self, states: Values) -> None:
+        """Check that what layers keep of all frames so far is not too much.
+
+        :raises DataError: it is
+        """
+        kept = sum(states[name].shape.num_elements() * states[name].dtype.size for name in self._growing)
+        if kept > _MOST_KEPT:
+            info = self.model.input_infos[self._growing[0]]
+            frames = states[info.name].shape[info.first_shape.index(0)]
+            raise StepError(
+                "layer %r keeps all frames so far, since attention may go to all of them. After %d frames, such layers "
+                "have more than %.3g GB. Let them see windows, or hear the audio in pieces"
+                % (info.layer, frames, _MOST_KEPT / 2**30)
+            )
 
 
 def _refused(fault: str) -> SearchError:
