@@ -1,6 +1,7 @@
 #include "ctc_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -75,19 +76,28 @@ int64_t rtf_ctc_search_results(RtfCtcSearch* search, int32_t ended, int64_t n, R
   return search->results(ended != 0, n, results);
 }
 
-// States: with a blank 2 n + 1, blanks at even ones; else the n labels.
+// States: with a blank 2 n + 1, blanks at even ones; else the n labels. Which state the best path to each one comes
+// from is kept for some frames at once. Where there are several such spans, all but the last one are computed a second
+// time from the scores before them.
 double rtf_ctc_align(const RtfCtcDecoder* decoder, const float* log_probs, int64_t frames, const int32_t* labels,
                      int64_t n, int32_t* begins, int32_t* ends) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
+  constexpr int64_t kMostSteps = 1 << 25;  // of all frames at once
   const int32_t blank = decoder->options.blank, num_labels = decoder->options.num_labels;
   const float loop = decoder->options.loop_score, forward = decoder->options.forward_score;
   const bool has_blank = blank >= 0;
   const int64_t states = has_blank ? 2 * n + 1 : n;
+  if (states == 0) return frames == 0 ? 0.0 : kNever;
+  if (frames == 0) return n == 0 ? 0.0 : kNever;
+  // of so many frames, the steps take as much memory as the scores before all spans
+  const int64_t few = 1 + static_cast<int64_t>(std::sqrt(static_cast<double>(frames * sizeof(double))));
+  const int64_t span = frames * states <= kMostSteps ? frames : few;
+  std::vector<double> scores(states, kNever), next(states), before;
+  std::vector<uint8_t> steps(span * states);  // how many states before this one the best path comes from
   const auto label_of = [&](int64_t s) { return !has_blank ? labels[s] : s % 2 ? labels[s / 2] : blank; };
-  std::vector<double> scores(states, kNever), next(states);
-  std::vector<uint8_t> steps(frames * states);  // how many states before this one the best path comes from
-  for (int64_t t = 0; t < frames; ++t) {
+  const auto advance = [&](int64_t t) {
     const float* row = log_probs + t * num_labels;
+    uint8_t* const of_frame = steps.data() + t % span * states;
     for (int64_t s = 0; s < states; ++s) {
       const bool is_label = !has_blank || s % 2;
       const double stay = is_label ? loop : 0, enter = is_label ? forward : 0;
@@ -100,21 +110,31 @@ double rtf_ctc_align(const RtfCtcDecoder* decoder, const float* log_probs, int64
       if (s >= 1) from(1);
       if (has_blank && s >= 3 && s % 2 && labels[s / 2] != labels[s / 2 - 1]) from(2);
       next[s] = best + row[label_of(s)];
-      steps[t * states + s] = step;
+      of_frame[s] = step;
     }
     scores.swap(next);
+  };
+  for (int64_t t = 0; t < frames; ++t) {
+    if (t % span == 0) before.insert(before.end(), scores.begin(), scores.end());
+    advance(t);
   }
-  if (states == 0) return frames == 0 ? 0.0 : kNever;
   std::fill(begins, begins + n, -1);
   int64_t s = states - 1;
-  if (has_blank && s >= 1 && (frames == 0 || scores[s - 1] > scores[s])) --s;
-  const double total = frames == 0 ? (n == 0 ? 0.0 : kNever) : scores[s];
+  if (has_blank && s >= 1 && scores[s - 1] > scores[s]) --s;
+  const double total = scores[s];
   if (total == kNever) return total;
-  for (int64_t t = frames - 1; t >= 0; s -= steps[t * states + s], --t) {
+  for (int64_t t = frames - 1; t >= 0; --t) {
+    if (t % span == span - 1 && t < frames - 1) {
+      const int64_t first = t - t % span;
+      scores.assign(before.begin() + first / span * states, before.begin() + (first / span + 1) * states);
+      for (int64_t again = first; again <= t; ++again) advance(again);
+    }
     const int64_t label = has_blank ? s / 2 : s;
-    if (has_blank && s % 2 == 0) continue;
-    if (t == frames - 1 || begins[label] != t + 1) ends[label] = static_cast<int32_t>(t + 1);
-    begins[label] = static_cast<int32_t>(t);
+    if (!has_blank || s % 2 == 1) {
+      if (t == frames - 1 || begins[label] != t + 1) ends[label] = static_cast<int32_t>(t + 1);
+      begins[label] = static_cast<int32_t>(t);
+    }
+    s -= steps[t % span * states + s];
   }
   return total;
 }

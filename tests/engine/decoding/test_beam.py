@@ -11,6 +11,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.datasets.vocabulary.hot_words import hot_phrases
 from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions
+from returnn_tf.native.decoding.ctc_search import CtcDecoder, align, ctc_library
 from returnn_tf.ops.sequence.lexicon import WordLexicon
 from returnn_tf.ops.sequence.ngram import ArpaModel
 from returnn_tf.ops.sequence.ngram_file import NGramFile, read_ngram
@@ -79,6 +80,25 @@ def test_sums_over_all_alignments(blank, loop, forward):
         assert entry.score == entry.parts["acoustic"] == pytest.approx(expected[labels], abs=1e-4)
         _, frames = best_path(scores, labels, blank, loop, forward)
         assert entry.frames == frames
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blank", [5, None])
+def test_alignment_of_a_long_recording(blank):
+    """One of which steps are not kept for all frames at once: each label has the frames in which it is said clearly."""
+    rng = np.random.RandomState(7)
+    labels = (np.cumsum(rng.randint(1, 4, 1800)) % 5).tolist()  # none is the same as the one before
+    runs = [(label, int(rng.randint(1, 30))) for label in labels]
+    if blank is not None:
+        runs = [run for label, count in runs for run in ((label, count), (blank, int(rng.randint(0, 8))))]
+    path = np.repeat([label for label, _ in runs], [count for _, count in runs])
+    scores = np.log(np.where(np.arange(6) == path[:, None], 0.9, 0.02)).astype("float32")
+    assert len(scores) * (len(labels) if blank is None else 2 * len(labels) + 1) > 1 << 25
+    ends = np.cumsum([count for _, count in runs])
+    expected = [(end - count, end) for (label, count), end in zip(runs, ends) if label != blank]
+    decoder = CtcDecoder(ctc_library(), {"num_labels": 6, "blank": -1 if blank is None else blank, "beam_size": 1})
+    assert align(decoder, scores, labels) == expected
+    assert align(decoder, scores[: len(labels) - 1], labels) is None
 
 
 def test_best_first_and_a_small_beam_finds_the_best():
