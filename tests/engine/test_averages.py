@@ -21,6 +21,7 @@ from returnn_tf.engine.training.engine import Engine
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.training.trainer import Trainer
 from returnn_tf.engine.update import averages
+from returnn_tf.util.lazy_tf import tf
 from tests.tiers import usual
 
 SCHEDULE_FREE = {"optimizer": {"class": "schedulefreeadamw", "warmup_steps": 5}}
@@ -57,7 +58,7 @@ def trainer_of(**settings: Any) -> StepTrainer:
 
 
 def numbers(values: Any) -> dict[str, np.ndarray]:
-    return {name: np.array(value) for name, value in values.items()}
+    return {name: tf.convert_to_tensor(value).numpy() for name, value in values.items()}
 
 
 def assert_same(values: Any, expected: Any) -> None:

@@ -207,10 +207,16 @@ def test_classes_of_keras(name: str) -> None:
     np.testing.assert_allclose(got, variable.numpy(), rtol=1e-5, atol=1e-5)
 
 
+def test_options_by_the_names_of_keras() -> None:
+    assert vars(create_optimizer({"class": "RMSprop", "rho": 0.8}, where="optimizer"))["decay"] == 0.8
+    assert vars(create_optimizer({"class": "Adadelta", "rho": 0.8}, where="optimizer"))["rho"] == 0.8
+    assert vars(create_optimizer({"class": "momentum", "nesterov": True}, where="optimizer"))["use_nesterov"]
+
+
 def test_all_classes_of_keras_are_known() -> None:
     found = {name for name in dir(tf.keras.optimizers) if isinstance(getattr(tf.keras.optimizers, name), type)}
     known = {name for name in found if OPTIMIZERS.find(name)}
-    assert found - known == {"Optimizer", "LossScaleOptimizer"}
+    assert found - known <= {"Optimizer", "LossScaleOptimizer", "MultiOptimizer", "OptimizerMap"}
     assert known >= OTHER_RULE | set(OF_KERAS)  # later versions of Keras have more
     with pytest.raises(ConfigError, match="set loss_scaling or mixed_precision"):
         create_optimizer({"class": "LossScaleOptimizer"}, where="optimizer")
@@ -222,6 +228,8 @@ def test_all_classes_of_keras_are_known() -> None:
         ({"class": "Adam", "clipnorm": 1.0}, "Use the setting gradient_clip_norm"),
         ({"class": "Adam", "use_ema": True}, "Use the setting weight_average"),
         ({"class": "Adam", "amsgrad": True}, '{"class": "amsgrad"}'),
+        ({"class": "Adam", "weight_decay": 0.1}, "Use the class adamw, or the option L2 of layers"),
+        ({"class": "MultiOptimizer"}, "is not available: give layers updater_opts"),
         ({"class": "lion", "epsilon": 1e-8}, "unknown option 'epsilon'"),
         ({"class": "lion", "beta2": 1.0}, "'beta2' must be from 0 to below 1"),
         ({"class": "adafactor", "beta2_decay": 0.8}, "'beta2_decay' must be below 0"),

@@ -359,15 +359,22 @@ def check_averages(world: Any) -> Any:
             alone.step(part_of(world, feed))
         ours.ranks.synchronize(ours)
         ours.ranks.check_same(ours, "after an epoch")
-        parts = world.gather_values({name: np.array(value) for name, value in alone.averages.values().items()})
+        parts = world.gather_values(_arrays(alone.averages.values()))
         means = {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
         worst[kind + " apart"] = _furthest(ours.averages.values(), means)
     return worst
 
 
+def _arrays(values: Any) -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
+    return {name: tf.convert_to_tensor(value).numpy() for name, value in values.items()}
+
+
 def _furthest(ours: Any, theirs: Any) -> float:
+    ours, theirs = _arrays(ours), _arrays(theirs)
     assert set(ours) == set(theirs)
-    return max(float(np.max(np.abs(np.array(ours[name]) - np.array(theirs[name])))) for name in ours)
+    return max(float(np.max(np.abs(ours[name] - theirs[name]))) for name in ours)
 
 
 @check

@@ -10,23 +10,30 @@ from returnn_tf.config.registry import Registry
 from returnn_tf.engine.update.optimizers.base import Optimizer
 
 _SUFFIX = "optimizer"
-# Other spellings of an option, as Keras writes them.
+# Other spellings of an option, as Keras writes them; only for classes without an option of the first name.
 _OPTION_ALIASES = {
     "beta_1": "beta1",
     "beta_2": "beta2",
     "beta_2_decay": "beta2_decay",
     "epsilon_1": "epsilon1",
     "epsilon_2": "epsilon2",
+    "rho": "decay",
+    "nesterov": "use_nesterov",
 }
-# Options of Keras for what is a setting here, with that.
-_SETTINGS = {
-    "clipnorm": "gradient_clip_norm",
-    "clipvalue": "gradient_clip",
-    "global_clipnorm": "gradient_clip_global_norm",
-    "use_ema": "weight_average = {'decay': ...}",
-    "ema_momentum": "weight_average = {'decay': ...}",
-    "loss_scale_factor": "loss_scaling",
-    "gradient_accumulation_steps": "accum_grad_multiple_step",
+# What to write for further options of Keras.
+_INSTEAD = {
+    "clipnorm": "Use the setting gradient_clip_norm.",
+    "clipvalue": "Use the setting gradient_clip.",
+    "global_clipnorm": "Use the setting gradient_clip_global_norm.",
+    "use_ema": "Use the setting weight_average = {'decay': ...}.",
+    "ema_momentum": "Use the setting weight_average = {'decay': ...}.",
+    "ema_overwrite_frequency": "Use the setting weight_average = {'decay': ...}.",
+    "loss_scale_factor": "Use the setting loss_scaling.",
+    "gradient_accumulation_steps": "Use the setting accum_grad_multiple_step.",
+    "amsgrad": 'It is a class of its own: {"class": "amsgrad"}.',
+    "weight_decay": "Use the class adamw, or the option L2 of layers.",
+    "learning_rate": "The rate is the setting learning_rate; here only learning_rate_multiplier exists.",
+    "lr": "The rate is the setting learning_rate; here only learning_rate_multiplier exists.",
 }
 
 
@@ -38,7 +45,10 @@ def _key(name: str) -> str:
 #: Case and the suffix "Optimizer" do not matter.
 OPTIMIZERS: Registry[type[Optimizer]] = Registry(
     "optimizer class", "returnn_tf.engine.update.optimizers", plugins="returnn_tf.optimizers", key=_key,
-    absent={"LossScaleOptimizer": "write the class that it wraps, and set loss_scaling or mixed_precision"},
+    absent={
+        "LossScaleOptimizer": "write the class that it wraps, and set loss_scaling or mixed_precision",
+        "MultiOptimizer": "give layers updater_opts, e.g. {'optimizer': {'class': 'adam'}}",
+    },
 )  # fmt: skip
 
 T = TypeVar("T", bound=type[Optimizer])
@@ -87,19 +97,16 @@ def create_optimizer(options: dict[str, Any], *, where: str, default_epsilon: Op
             '%s must be a dict with "class", e.g. {"class": "adam", "epsilon": 1e-8}, but it is %r.' % (where, options)
         )
     cls = optimizer_class(options["class"], where=where)
-    values = {_OPTION_ALIASES.get(name, name): value for name, value in options.items() if name != "class"}
-    if default_epsilon is not None and "epsilon" in declared_options(cls):
+    declared = declared_options(cls)
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name != "class":
+            alias = _OPTION_ALIASES.get(name, name)
+            values[alias if name not in declared and alias in declared else name] = value
+    if default_epsilon is not None and "epsilon" in declared:
         values.setdefault("epsilon", float(default_epsilon))
     where = "%s: class %r" % (where, options["class"])
-    for name in ("learning_rate", "lr"):
-        if name in values:
-            raise RateError(
-                "%s: unknown option %r. The rate is the setting learning_rate; here only learning_rate_multiplier "
-                "exists." % (where, name)
-            )
     for name in values:
-        if name in _SETTINGS and name not in declared_options(cls):
-            raise RateError("%s: unknown option %r. Use the setting %s." % (where, name, _SETTINGS[name]))
-    if values.get("amsgrad") is not None and "amsgrad" not in declared_options(cls):
-        raise RateError('%s: unknown option \'amsgrad\'. It is a class of its own: {"class": "amsgrad"}.' % where)
+        if name in _INSTEAD and name not in declared:
+            raise RateError("%s: unknown option %r. %s" % (where, name, _INSTEAD[name]))
     return from_options(cls, values, where=where)
