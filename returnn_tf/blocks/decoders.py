@@ -63,8 +63,8 @@ def attention_decoder(
         factors = {"zoneout_factor_cell": zoneout[0], "zoneout_factor_output": zoneout[1]}
         cell = {"unit": "zoneoutlstm", "unit_opts": factors}
     unit.update({
-        "embedding": linear("output", embedding_dim, **plain, initial_output="apply(0)"),
-        "state": {"class": "rnn_cell", **cell, "n_out": dim, "from": ["prev:embedding", "prev:context"]},
+        "embedding": linear("prev:output", embedding_dim, **plain),
+        "state": {"class": "rnn_cell", **cell, "n_out": dim, "from": ["embedding", "prev:context"]},
         "query": linear("state", attention_dim, **plain),
         "feedback": linear("prev:weights_sum", attention_dim, **plain),
         "energy_in": {"class": "combine", "kind": "add", "from": ["base:%s_keys" % name, "query", "feedback"]},
@@ -73,7 +73,7 @@ def attention_decoder(
         "weights": {"class": "softmax_over_spatial", "from": "energy"},
         "weights_sum": added("prev:weights_sum", "weights"),
         "context": {"class": "generic_attention", "weights": "weights", "base": "base:" + encoder},
-        "readout_in": linear(["state", "prev:embedding", "context"], dim),
+        "readout_in": linear(["state", "embedding", "context"], dim),
         "readout": {"class": "reduce_out", "mode": "max", "num_pieces": 2, "from": "readout_in"},
         "prob": {"class": "softmax", "from": "readout", "dropout": dropout, **_loss(labels, label_smoothing)},
     })  # fmt: skip
@@ -139,11 +139,7 @@ def transformer_decoder(
     net, labels = _labels(name, target, num_labels, end, append_end)
     unit = _choice(labels, num_labels if end is None else end, start, beam_size)
     common: Layers = {"dim": dim, "dropout": dropout, "init": init}
-    unit.update(
-        embedded(
-            "block0", "prev:output", positions=positions, scale=scale_embedding, initial_output="apply(0)", **common
-        )
-    )
+    unit.update(embedded("block0", "prev:output", positions=positions, scale=scale_embedding, **common))
     for i in range(1, layers + 1):
         last, own = "block%d" % (i - 1), "block%d" % i
         unit.update(self_attention(own + "_att", last, heads=heads, attention_left_only=True, **common))

@@ -6,7 +6,15 @@ from returnn_tf.blocks.block import Layers, Rate, Size, Source, Weight, block, l
 
 
 @block
-def ctc(name: str, *, source: Source, target: str = "classes", scale: Weight = 1.0, dropout: Rate = 0.0) -> Layers:
+def ctc(
+    name: str,
+    *,
+    source: Source,
+    target: str = "classes",
+    scale: Weight = 1.0,
+    dropout: Rate = 0.0,
+    search: bool = True,
+) -> Layers:
     """Return a softmax with CTC (Graves et al. 2006), and its best path.
 
     Sequences with more labels than frames have no alignment and are left out. Layers: ``<name>``, the probabilities of
@@ -16,17 +24,20 @@ def ctc(name: str, *, source: Source, target: str = "classes", scale: Weight = 1
     :param target: data key of the labels
     :param scale: weight of the loss
     :param dropout: on the source; a sequence drops the same features in all frames
+    :param search: add the best path; False: for a loss beside another output, which searches
     """
-    return {
+    net: Layers = {
         name: {
             "class": "softmax", "from": source, **per_sequence(dropout), "target": target,
             "loss": "ctc", "loss_scale": scale,
             "loss_opts": {"beam_width": 1, "ctc_opts": {"ignore_longer_outputs_than_inputs": True}},
         },
-        name + "_decision": {
-            "class": "ctc_greedy", "from": name, "target": target, "loss": "edit_distance", "only_on_search": True,
-        },
     }  # fmt: skip
+    if search:
+        net[name + "_decision"] = {
+            "class": "ctc_greedy", "from": name, "target": target, "loss": "edit_distance", "only_on_search": True,
+        }  # fmt: skip
+    return net
 
 
 @block

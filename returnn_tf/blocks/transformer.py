@@ -16,13 +16,9 @@ def embedded(
     scale: bool,
     dropout: float,
     init: Any = "glorot_uniform",
-    **options: Any,
 ) -> Layers:
-    """Return labels or vectors as vectors with their positions.
-
-    :param options: further ones of the first layer
-    """
-    net = {name + "_embedding": linear(source, dim, with_bias=False, forward_weights_init=init, **options)}
+    """Return labels or vectors as vectors with their positions."""
+    net = {name + "_embedding": linear(source, dim, with_bias=False, forward_weights_init=init)}
     last = name + "_embedding"
     if scale:
         net[name + "_scaled"] = {"class": "eval", "eval": "source(0) * %r" % dim**0.5, "from": last}

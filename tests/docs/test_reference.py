@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import returnn_tf
+from returnn_tf.blocks.block import BLOCKS, options_of
 from returnn_tf.cli.commands import COMMANDS
 from returnn_tf.compat.imports.stand_ins import COMPAT
 from returnn_tf.compat.tool.registry import TOOLS
@@ -51,6 +52,17 @@ def test_every_layer_and_loss_has_an_example_and_a_drawing(registry: Registry[An
             drawing = files[path[: -len(".md")] + ".svg"]
             names = registry.names_of(cls) if registry is LAYERS else ("data",)
             assert any(">%s<" % other in drawing or "(%s)<" % other in drawing for other in names), name
+
+
+def test_every_block_has_a_page_with_a_drawing() -> None:
+    files, names = all_files(), [name for name, _ in BLOCKS.items()]
+    assert {"reference/blocks/%s.md" % name for name in [*names, "README"]} == {
+        name for name in files if name.startswith("reference/blocks/") and name.endswith(".md")
+    }
+    for name in names:
+        page = files["reference/blocks/%s.md" % name]
+        assert "](%s.svg)" % name in page and "<code>%s</code>" % next(iter(options_of(BLOCKS[name]))) in page
+        assert files["reference/blocks/%s.svg" % name].startswith("<svg")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import returnn_tf
+from returnn_tf import blocks
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.export.error_rates import ErrorCheck
 from returnn_tf.export.inference import InferenceModel
@@ -140,8 +141,17 @@ class Builder:
         return {**net, "output": prob}
 
 
-def _network(vocab: bool = True, **options: Any) -> returnn_tf.Network:
-    return _with_values(Builder(**options).net, SOURCE, search=True, vocab=vocab)
+def _of_blocks() -> dict[str, Any]:
+    """Return a Transformer of `returnn_tf.blocks`."""
+    sizes: dict[str, Any] = {"layers": 1, "dim": DIM, "heads": HEADS}
+    labels: dict[str, Any] = {"num_labels": len(TARGET), "start": 0, "end": 3, "append_end": False}
+    net = blocks.transformer_encoder("encoder", **sizes)
+    net.update(blocks.transformer_decoder("output", encoder="encoder", beam_size=4, max_len=(0, 12), **labels, **sizes))
+    return {**net, "decision": {"class": "decide", "from": "output", "is_output_layer": True}}
+
+
+def _network(vocab: bool = True, network: Any = None, **options: Any) -> returnn_tf.Network:
+    return _with_values(network or Builder(**options).net, SOURCE, search=True, vocab=vocab)
 
 
 def _with_values(
@@ -170,7 +180,8 @@ def _with_values(
     {"activation": "(gelu)", "last_norm": False, "layers": (2, 1)},
     {"changes": {"source_scaled": {"eval": "0.5 * source(0)"}, "output/dec1_cross_weights": {"energy_factor": 1.25},
                  "output/target_words": {"use_transposed_weights": True}, "output/prob": {"with_bias": False}}},
-], ids=["pre-norm", "post-norm", "no last norm", "options"])  # fmt: skip
+    {"network": _of_blocks()},
+], ids=["pre-norm", "post-norm", "no last norm", "options", "blocks"])  # fmt: skip
 def test_scores_are_those_of_the_network(tmp_path: Path, options: dict[str, Any]) -> None:
     """The check of `export` compares the log probabilities of words of given translations."""
     ctranslate2 = pytest.importorskip("ctranslate2")

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from tools.docs.links import title_of
+from tools.docs.reference.blocks import block_pages
 from tools.docs.reference.classes import pages_of_kind
 from tools.docs.reference.compat import compat_pages
 from tools.docs.reference.kinds import KINDS
@@ -51,6 +52,7 @@ def made_files(written: dict[str, str]) -> dict[str, str]:
     for kind in KINDS:
         files.update(pages_of_kind(kind))
     files.update({**settings_pages(), **program_pages(), **python_pages(written), **compat_pages()})
+    files.update(block_pages())
     files.update(error_pages(topics_of_errors()))
     files["reference/README.md"] = _index(files)
     return {name: _with_links(name, text) if name.endswith(".md") else text for name, text in files.items()}

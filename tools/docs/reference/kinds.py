@@ -68,7 +68,7 @@ KINDS = (
     Kind("datasets", "Datasets", DATASETS, Dataset.Options, "datasets", options="Options", by_topic=True),
     Kind("optimizers", "Optimizers", OPTIMIZERS, Optimizer, "optimizers"),
     Kind(
-        "schedules",
+        "rate_schedules",
         "Schedules of the learning rate",
         SCHEDULES,
         Schedule,
