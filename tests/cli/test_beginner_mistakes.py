@@ -158,8 +158,8 @@ MISTAKES = {
         r"If these are labels, write extern_data\['classes'\] = \{'dim': 12, 'sparse': True\}", "ctc", NO_DATA,
     ),
     "source of another config": Mistake(
-        COOKBOOK + "ctc.config", '"from": _last, **_drop,\n', '"from": "lstm9", **_drop,\n',
-        r"there is no layer 'lstm9'\. Did you mean 'lstm1'", "sources", NO_DATA,
+        COOKBOOK + "ctc.config", 'blocks.ctc("output", source="encoder")', 'blocks.ctc("output", source="encodr")',
+        r"Layer 'output' .* there is no layer 'encodr'\. Did you mean 'encoder'", "sources", NO_DATA,
     ),
     "labels off by one": Mistake(
         COOKBOOK + "ctc.config", "NUM_LABELS = 12", "NUM_LABELS = 11",
@@ -170,20 +170,22 @@ MISTAKES = {
         r"'train' has 20 features for data key 'data', but extern_data declares 80\. Write extern_data", "extern-data",
     ),
     "heads of a conformer": Mistake(
-        COOKBOOK + "conformer.config", '"num_heads": HEADS', '"num_heads": 5',
-        r"Layer 'block1_att_heads' .* total_key_dim is 48, which is not divisible by num_heads 5", "dims", NO_DATA,
+        COOKBOOK + "conformer.config", "heads=HEADS", "heads=5",
+        r"my\.config:\d+: .*blocks\.conformer\('encoder'\): dim is 48, which is not divisible by heads 5", "options",
+        NO_DATA,
     ),
-    "splits into colours": Mistake(
-        COOKBOOK + "conformer.config", '"dims": (-1, 1)', '"dims": (-1, 3)',
-        r"size of the axis feature:data=20 is not a multiple of 3\. Choose other dims", "dims", NO_DATA,
+    "groups of a front end": Mistake(
+        COOKBOOK + "conformer.config", "channels=(32, 32)", "channels=(32,)",
+        r"blocks\.vgg\('frames'\): channels has 1 entries, reduce has 2\. Give one of each", "options", NO_DATA,
+    ),
+    "option of a block": Mistake(
+        COOKBOOK + "attention.config", "num_labels=NUM_LABELS", "num_label=NUM_LABELS",
+        r"blocks\.attention_decoder\('output'\): unknown option 'num_label'\. Did you mean 'num_labels'", "options",
+        NO_DATA,
     ),
     "keys of the encoder": Mistake(
-        COOKBOOK + "attention.config", '"from": ["base:keys",', '"from": ["keys",',
-        r"error: pretrain step 0: .* no layer 'keys'\. Write 'base:keys' for the outer layer", "sources", NO_DATA,
-    ),
-    "misspelt common target": Mistake(
-        COOKBOOK + "attention.config", 'target = "classes"', 'target = "classses"',
-        r"the target 'classses' is neither a layer nor a data key\. Did you mean 'classes'", "targets", NO_DATA,
+        ATTENTION, '"from": ["base:enc_ctx",', '"from": ["enc_ctx",',
+        r"error: pretrain step 0: .* no layer 'enc_ctx'\. Write 'base:enc_ctx' for the outer layer", "sources", NO_DATA,
     ),
     "target of another data set": Mistake(
         COOKBOOK + "hybrid-blstm.config", '"target": "states"', '"target": "classes"',
@@ -198,8 +200,8 @@ MISTAKES = {
         r"no layer 'delayed'\. Write 'data:delayed' for the data key", "sources", NO_DATA,
     ),
     "targets without data:": Mistake(
-        COOKBOOK + "transducer.config", '"targets": "data:classes"', '"targets": "classes"',
-        r"Layer 'full_sum' .* no layer 'classes'\. Write 'data:classes' for the data key with", "sources", NO_DATA,
+        "demos/digits/transducer.config", '"align_target": "data:classes"', '"align_target": "classes"',
+        r"Layer 'alignment' .* no layer 'classes'\. Write 'data:classes' for the data key with", "sources", NO_DATA,
     ),
     "misspelt loss": Mistake(
         COOKBOOK + "minimum-risk.config", '"loss": "expected_loss"', '"loss": "expectd_loss"',
