@@ -118,7 +118,7 @@ def _decode(config: Config) -> int:
             for given, entry in zip(part, threads.transcripts(part, confidence)):
                 if output is not None:
                     output.check(entry)
-                by_index[given.index] = entry
+                by_index[given.seq_index] = entry
         found = [by_index[index] for index in sorted(by_index)]
         if not members.is_chief:
             return 0

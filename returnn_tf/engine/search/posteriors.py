@@ -28,14 +28,14 @@ from returnn_tf.tensor import Data
 class Posteriors(NamedTuple):
     """The log posteriors of a sequence.
 
-    :param index: of the sequence in the dataset or the files
+    :param seq_index: of the sequence in the dataset or the files
     :param values: [frames, labels]
     :param seconds: of audio; None if that is not known
     :param step: seconds of a frame of the values; None if that is not known
     """
 
     tag: str
-    index: int
+    seq_index: int
     values: NDArray[np.float32]
     seconds: Optional[float] = None
     step: Optional[float] = None
