@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -16,9 +17,10 @@ import soundfile
 
 import returnn_tf
 from returnn_tf.cli.main import main
+from returnn_tf.cli.transcribe import job
 from returnn_tf.cli.transcribe.audio import AudioPart
 from returnn_tf.cli.transcribe.job import joined
-from returnn_tf.cli.transcribe.recogniser import BatchSize
+from returnn_tf.cli.transcribe.recogniser import BatchSize, Recogniser
 from returnn_tf.engine.data.batch_table import BatchTable, path_of
 from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
 from tests.cli.tones import RATE, config_of_tones, tones, write, write_model
@@ -138,6 +140,35 @@ def test_files_in_a_folder(run: Any) -> None:
     code, out, _ = run(write("x.wav", "ab"), write("y.wav", "c"), "--srt", "--output", "texts")
     assert (code, out) == (0, "") and sorted(os.listdir("texts")) == ["x.srt", "y.srt"]
     assert "\nc\n" in pathlib.Path("texts/y.srt").read_text()
+
+
+def test_what_is_written_before_an_interrupt_stays(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    recognise = Recogniser.recognise
+
+    def interrupted(self: Recogniser, features: Any, tags: Sequence[str]) -> Any:
+        if "c.wav" in tags:
+            raise KeyboardInterrupt
+        return recognise(self, features, tags)
+
+    monkeypatch.setattr(job, "_BATCHES_AHEAD", 1)
+    monkeypatch.setattr(Recogniser, "recognise", interrupted)
+    names = [write(name + ".wav", name) for name in ("a", "b", "c", "d")]
+    code, out, err = run(*names, "--epoch", "1", "++max_seqs", "1", epoch=None)
+    assert (code, out) == (130, "a.wav\ta\nb.wav\tb\n") and "interrupted" in err
+
+
+def test_full_disk(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    def write_text(path: str, text: str) -> None:
+        if written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(path)
+
+    monkeypatch.setattr("returnn_tf.engine.transcripts.formats.base.write_text", write_text)
+    code, _, err = run(write("a.wav", "a"), write("b.wav", "b"), "--output", "texts", "--srt")
+    assert code == 1 and written == [os.path.abspath("texts/a.srt")]
+    assert "texts/b.srt' can't be written: No space left on device" in err
 
 
 def test_lists_and_standard_input(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
