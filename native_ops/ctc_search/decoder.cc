@@ -23,3 +23,12 @@ RtfCtcDecoder::RtfCtcDecoder(const RtfCtcOptions& given, const RtfLexicon* lexic
     trie->look_ahead(scores);
   }
 }
+
+const std::vector<int32_t>& RtfCtcDecoder::followers(uint32_t word) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto [at, is_new] = followers_.try_emplace(word);
+  if (is_new)
+    for (int32_t label = 0; label < options.num_labels; ++label)
+      if (model->may_follow(word, lm_indices[label])) at->second.push_back(label);
+  return at->second;
+}

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "ctc_search.h"
@@ -27,5 +29,12 @@ struct RtfCtcDecoder {
     return (word >= 0 || !trie ? options.word_score : 0) + (is_unknown ? options.unknown_score : 0);
   }
 
+  // Of a model of labels, those that it may have after a word of the model. It is looked for once, by any thread.
+  const std::vector<int32_t>& followers(uint32_t word) const;
+
   bool blank_separates() const { return options.blank >= 0; }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<uint32_t, std::vector<int32_t>> followers_;  // elements stay where they are
 };

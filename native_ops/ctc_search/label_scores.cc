@@ -29,8 +29,11 @@ float float_of(int32_t bits) {
 
 }  // namespace
 
-LabelScores::LabelScores(const RtfCtcDecoder& decoder, const RtfLabelScores& options)
-    : d_(decoder), options_(options) {}
+LabelScores::LabelScores(const RtfCtcDecoder& decoder, const RtfLabelScores& options) : d_(decoder), options_(options) {
+  if (!d_.model || d_.trie) return;
+  for (int32_t label = 0; label < d_.options.num_labels; ++label)
+    alone_.push_back(d_.own_score(label, kNone) + d_.options.lm_scale * d_.model->score(d_.lm_indices[label]));
+}
 
 void LabelScores::load(const int32_t* state) {
   readings_.clear();
@@ -116,6 +119,17 @@ void LabelScores::after_label(const Reading& reading, int32_t label, const Use& 
   }
 }
 
+// The scores of all labels after a reading, without a lexicon. Few labels have n-grams with the one before.
+void LabelScores::score_labels(const Reading& reading, float* scores) const {
+  const float before = reading.score + d_.options.lm_scale * NGram::backoff(reading.lm);
+  for (size_t label = 0; label < alone_.size(); ++label) scores[label] = before + alone_[label];
+  NGram::State state;
+  if (reading.lm.length > 0)
+    for (int32_t label : d_.followers(reading.lm.words[0])) scores[label] = with_token(reading, label, kNone, &state);
+  if (d_.options.blank >= 0) scores[d_.options.blank] = reading.score;
+  if (options_.end_label >= 0) scores[options_.end_label] = kNever;
+}
+
 float LabelScores::score_of_end(const Reading& reading) const {
   if (!d_.model || !d_.model->has_end()) return reading.score;
   NGram::State state;
@@ -170,9 +184,12 @@ void LabelScores::step(int32_t label, bool last, const int32_t* before, int32_t*
   store(after);
   std::fill(scores, scores + d_.options.num_labels, kNever);
   for (const Reading& reading : readings_) {
-    after_label(reading, kNone, [&](int32_t next_label, const Reading& next) {
-      scores[next_label] = std::max(scores[next_label], last ? at_end(next) : whole(next));
-    });
+    if (!alone_.empty() && !last)
+      score_labels(reading, scores);
+    else
+      after_label(reading, kNone, [&](int32_t next_label, const Reading& next) {
+        scores[next_label] = std::max(scores[next_label], last ? at_end(next) : whole(next));
+      });
     float* const end = options_.end_label < 0 ? nullptr : scores + options_.end_label;
     if (end) *end = std::max(*end, at_end(reading));
   }

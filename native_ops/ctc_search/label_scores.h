@@ -38,11 +38,13 @@ class LabelScores {
   template <typename Use>
   void into_node(const Reading& reading, int32_t node, const Use& use) const;
   float with_token(const Reading& reading, int32_t label, int32_t word, NGram::State* state) const;
+  void score_labels(const Reading& reading, float* scores) const;
   float score_of_end(const Reading& reading) const;
   float at_end(const Reading& reading) const;
 
   const RtfCtcDecoder& d_;
   const RtfLabelScores options_;
+  std::vector<float> alone_;  // of a model of labels: the score of each, whatever is before it
   int32_t last_label_ = -1;
   std::vector<Reading> readings_, next_;
 };

@@ -339,6 +339,16 @@ bool NGram::find(int order, uint64_t key, float* prob, float* backoff) const {
 
 float NGram::score(uint32_t word) const { return -std::fabs(unigrams_[2 * word]) * kToNatural; }
 
+bool NGram::may_follow(uint32_t word, uint32_t next) const {
+  return order_ > 1 && (gaps_ || higher_[0].find(longer_key(next, word)));
+}
+
+float NGram::backoff(const State& state) {
+  float sum = 0;
+  for (int i = 0; i < state.length; ++i) sum += state.backoffs[i];
+  return sum * kToNatural;
+}
+
 float NGram::score(const State& state, uint32_t word, State* next) const {
   State after;
   float prob = -std::fabs(unigrams_[2 * word]), backoff = unigrams_[2 * word + 1];

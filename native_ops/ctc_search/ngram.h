@@ -48,6 +48,11 @@ class NGram {
   // Natural log of the probability of a word, whatever is before it.
   float score(uint32_t word) const;
 
+  // Whether there may be an n-gram that ends with these two words. If there is none, the score of the second one is
+  // that without words before it, and the natural log of the back-off weights of the state.
+  bool may_follow(uint32_t word, uint32_t next) const;
+  static float backoff(const State& state);
+
  private:
   // Rows of `stride` bytes, which begin with the key; 0 marks a free one.
   struct Table {

@@ -82,11 +82,8 @@ def check_settings(config: Config, found: SearchedChoice, but: Sequence[str] = (
     """
     settings = DecodingSettings(config)
     for name in _OF_FRAMES:
-        if (
-            name not in but
-            and settings.is_set(name)
-            and settings.value(name) != DecodingSettings.declared()[name].default
-        ):
+        given = settings.is_set(name) and settings.value(name) != DecodingSettings.declared()[name].default
+        if given and name not in but:
             raise SearchError(
                 "%s: it is for scores of labels per frame, but %r is a search by 'choice'. Remove it, or name the "
                 "layer with the scores in decode_layer." % (settings.describe_source(name), found.node.path)

@@ -248,7 +248,11 @@ def test_the_score_of_labels_is_that_of_the_best_words(
     assert check_all(scores, reference, most, options.get("end_label")) > 30
 
 
-def test_a_model_of_labels(arpa: str) -> None:
+@pytest.mark.parametrize("gap", ["", "-0.05 a ab c\n"])  # without the bigram that it ends with
+def test_a_model_of_labels(gap: str, arpa: str) -> None:
+    trigrams = "\\3-grams:\n"
+    text = ARPA.replace(trigrams, trigrams + gap).replace("ngram 3=1", "ngram 3=%d" % (2 if gap else 1))
+    pathlib.Path(arpa).write_text(text)
     names = ["a", "ab", "ba", "c", "x"]
     options = {"lm": arpa, "lm_scale": 0.7, "word_score": 0.3, "unknown_score": -0.4, "vocab": vocab_of(names)}
     words = [(name, (index,)) for index, name in enumerate(names)]
