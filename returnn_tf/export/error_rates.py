@@ -66,9 +66,9 @@ class ErrorCheck:
                 for values, errors in zip(outputs, counts):
                     each.count(values, references[each.key], errors)
         for each, (before, after) in pairs.items():
-            self._compare(each, before, after)
+            self._compare(each, before, after, can_exclude=hasattr(exporter, "exclude"))
 
-    def _compare(self, scored: _Scored, before: Errors, after: Errors) -> None:
+    def _compare(self, scored: _Scored, before: Errors, after: Errors, *, can_exclude: bool) -> None:
         if not before.reference:
             raise ExportDataError(
                 "export --check: the dataset %r has no labels of %r to compare with." % (self.dataset, scored.key)
@@ -78,8 +78,9 @@ class ErrorCheck:
         )  # fmt: skip
         if after.total > before.total * (1.0 + self.most):
             raise ExportDataError(
-                "export --check: %s. That is more than a share of %g above the network, so nothing was written. Leave "
-                "sensitive layers out by --exclude, or allow more by --max-loss." % (text, self.most)
+                "export --check: %s. That is more than a share of %g above the network, so nothing was written. %s "
+                "more by --max-loss."
+                % (text, self.most, "Leave sensitive layers out by --exclude, or allow" if can_exclude else "Allow")
             )
         log.write(1, text)
 
