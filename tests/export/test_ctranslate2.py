@@ -32,12 +32,14 @@ class Builder:
     :param activation: of the feed-forward sublayers; "(gelu)": by a layer of its own
     :param last_norm: with ``pre_norm``: normalise the output of each stack
     :param changes: path of a layer -> options to replace
+    :param distances: options of the encoding of distances in self-attention, in place of positions
     """
 
     def __init__(
         self, *, pre_norm: bool = True, activation: str = "relu", last_norm: bool = True, bias: bool = False,
-        layers: tuple[int, int] = (1, 2), changes: Any = None,
+        layers: tuple[int, int] = (1, 2), changes: Any = None, distances: Any = None,
     ) -> None:  # fmt: skip
+        self._distances = distances
         self._pre_norm, self._activation, self._bias = pre_norm, activation, bias
         net: dict[str, Any] = {}
         unit: dict[str, Any] = {"end": {"class": "compare", "from": "output", "value": 3}}
@@ -74,6 +76,9 @@ class Builder:
     def _embedding(self, net: dict[str, Any], name: str, source: str) -> str:
         net[name + "_words"] = self._linear(source)
         net[name + "_scaled"] = {"class": "eval", "eval": "source(0) * 2.5", "from": name + "_words"}
+        if self._distances is not None:
+            net[name] = {"class": "copy", "from": name + "_scaled"}
+            return name
         net[name + "_sum"] = {"class": "positional_encoding", "add_to_input": True, "from": name + "_scaled"}
         net[name] = {"class": "dropout", "dropout": 0.1, "from": name + "_sum"}
         return name
@@ -98,6 +103,11 @@ class Builder:
             "class": "self_attention", "num_heads": HEADS, "total_key_dim": DIM, "n_out": DIM,
             "attention_left_only": left_only, "from": self._input(net, name, source),
         }  # fmt: skip
+        if self._distances is not None:
+            net[name + "_shift"] = {
+                "class": "relative_positional_encoding", "n_out": DIM // HEADS, "from": source, **self._distances,
+            }  # fmt: skip
+            net[name + "_body"]["key_shift"] = name + "_shift"
         return self._residual(net, name, source)
 
     def _feed_forward(self, net: dict[str, Any], name: str, source: str) -> str:
@@ -181,7 +191,8 @@ def _with_values(
     {"changes": {"source_scaled": {"eval": "0.5 * source(0)"}, "output/dec1_cross_weights": {"energy_factor": 1.25},
                  "output/target_words": {"use_transposed_weights": True}, "output/prob": {"with_bias": False}}},
     {"network": _of_blocks()},
-], ids=["pre-norm", "post-norm", "no last norm", "options", "blocks"])  # fmt: skip
+    {"distances": {"clipping": 2}},
+], ids=["pre-norm", "post-norm", "no last norm", "options", "blocks", "distances"])  # fmt: skip
 def test_scores_are_those_of_the_network(tmp_path: Path, options: dict[str, Any]) -> None:
     """The check of `export` compares the log probabilities of words of given translations."""
     ctranslate2 = pytest.importorskip("ctranslate2")
@@ -215,7 +226,7 @@ def test_another_parameter_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("layer, options, text", [
-    ("enc0_att_body", {"key_shift": "shift"}, "has the option key_shift"),
+    ("enc0_att_body", {"key_shift": "shift"}, "has a key_shift, beside positions that the layer 'source_sum' adds"),
     pytest.param(
         "enc0_att_body", {"num_heads": 4}, "has 2 heads, another number than the layer 'enc0_att_body'",
         marks=WITH_PACKAGE,
@@ -268,7 +279,14 @@ def test_more_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("in_loop, options", [(False, {}), (True, {"pre_norm": False, "activation": "gelu"})])
+@pytest.mark.parametrize(
+    "in_loop, options",
+    [
+        (False, {}),
+        (True, {"pre_norm": False, "activation": "gelu"}),
+        (False, {"distances": {"clipping": 3, "fixed": True}}),
+    ],
+)
 def test_language_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_loop: bool, options: dict[str, Any]
 ) -> None:
@@ -296,6 +314,10 @@ def test_language_models(
     ({"words": {"class": "copy"}, "words_sum": {"offset": 1}}, TARGET, {}, "has other positions than 0, 1, 2"),
     ({"words_words": {"from": "shifted"}, "shifted": {"class": "shift_axis", "axis": "T", "amount": 1, "from": "data"}},
      TARGET, {}, "the layer 'shifted' (class 'shift_axis') is no input of the network"),
+    ({"words": {"class": "copy", "from": "words_scaled"}}, TARGET, {},
+     "'att0_body' (class 'self_attention') has no key_shift, and there is no positional_encoding"),
+    ({"att0_body": {"key_shift": "far"}, "far": {"class": "relative_positional_encoding", "from": "words", "n_out": 4,
+      "query_offset": 2}}, TARGET, {}, "the layer 'far' (class 'relative_positional_encoding') is no relative_posit"),
     ({}, SOURCE, {}, "the layer 'output' (class 'softmax') gives other labels than those of the input 'data'"),
     ({}, TARGET, {"end": "</S>"}, "end: there is no label '</S>'. Did you mean '</s>'"),
     ({}, TARGET, {"outputs": ["output", "decoder"]}, "a language model has one output, not 'output', 'decoder'"),

@@ -18,9 +18,12 @@ from returnn_tf.export.ctranslate2.structure import (
     Unfit,
 )
 from returnn_tf.graph.layer import Node
+from returnn_tf.layers.attention.relative_positional_encoding import RelativePositionalEncodingLayer
 from returnn_tf.layers.attention.self_attention import SelfAttentionLayer
 from returnn_tf.layers.math.linear import LinearLayer
 from returnn_tf.layers.math.norm import LayerNormLayer
+from returnn_tf.ops.frames.positions import sinusoids
+from returnn_tf.util.lazy_tf import tf
 
 #: Our activations -> those of CTranslate2.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "silu": "SWISH", "tanh": "Tanh", "sigmoid": "Sigmoid"}
@@ -50,15 +53,11 @@ class SpecBuilder:
         encoder_layers, decoder_layers = _layers(encoder, encoder_bodies), _layers(decoder, decoder_bodies)
         if encoder.pre_norm != decoder.pre_norm:
             raise Unfit(decoder.sublayers[0].norm, "is placed otherwise than in the encoder")
-        options = self._options(encoder, decoder)
+        options = {"activation": self._activation(encoder, decoder)}
         heads = _num_heads([*encoder.sublayers, *decoder.sublayers])
         made = self._specs.TransformerSpec(
-            self._specs.TransformerEncoderSpec(
-                len(encoder_layers), heads, no_final_norm=encoder.last_norm is None, **options
-            ),
-            self._specs.TransformerDecoderSpec(
-                len(decoder_layers), heads, no_final_norm=decoder.last_norm is None, **options
-            ),
+            self._specs.TransformerEncoderSpec(len(encoder_layers), heads, **_options(encoder), **options),
+            self._specs.TransformerDecoderSpec(len(decoder_layers), heads, **_options(decoder), **options),
         )
         for stack, layers, spec, embeddings in (
             (encoder, encoder_layers, made.encoder, made.encoder.embeddings[0]),
@@ -77,8 +76,8 @@ class SpecBuilder:
         layers = _layers(decoder, _ALONE)
         made = self._specs.TransformerDecoderModelSpec(
             self._specs.TransformerDecoderSpec(
-                len(layers), _num_heads(decoder.sublayers), no_final_norm=decoder.last_norm is None,
-                with_encoder_attention=False, **self._options(decoder),
+                len(layers), _num_heads(decoder.sublayers), with_encoder_attention=False,
+                activation=self._activation(decoder), **_options(decoder),
             )
         )  # fmt: skip
         self._stack(decoder, layers, made.decoder, made.decoder.embeddings)
@@ -86,16 +85,13 @@ class SpecBuilder:
         made.config.layer_norm_epsilon = self._epsilon()
         return made
 
-    def _options(self, *stacks: Stack) -> dict[str, Any]:
-        activation = getattr(self._specs.Activation, self._activation(*stacks))
-        return {"pre_norm": stacks[0].pre_norm, "activation": activation}
-
     def _stack(self, stack: Stack, layers: Sequence[Sequence[Sublayer]], spec: Any, embeddings: Any) -> None:
         words = stack.embedding.words
         weight, bias = self._weight(words).T, self._bias(words)
         embeddings.weight = np.ascontiguousarray((weight if bias is None else weight + bias) * stack.embedding.scale)
         spec.scale_embeddings = False
-        spec.position_encodings.encodings = self._positions
+        if not stack.is_relative:
+            spec.position_encodings.encodings = self._positions
         if stack.last_norm is not None:
             self._norm(spec.layer_norm, stack.last_norm)
         for sublayers, part in zip(layers, spec.layer):
@@ -123,6 +119,21 @@ class SpecBuilder:
                 size, out, len(inputs)))  # fmt: skip
         by_head = inputs.reshape(size, layer.num_heads, 3, size // layer.num_heads)
         spec.linear[0].weight = np.ascontiguousarray(by_head.transpose(2, 1, 3, 0).reshape(3 * size, size))
+
+        if attention.distances is not None:
+            spec.relative_position_keys = table = self._distances(attention.distances)
+            spec.relative_position_values = np.zeros_like(table)
+
+    def _distances(self, node: Node) -> Floats:
+        """Return the vectors of distances, [2 clipping + 1, features of a head]."""
+        layer = node.layer
+        assert isinstance(layer, RelativePositionalEncodingLayer)
+        if not layer.fixed:
+            return self._param(node, "encoding_matrix")
+        size = node.output.dim
+        assert size is not None
+        found: Floats = sinusoids(tf.range(2 * layer.clipping + 1), size, "float32").numpy()
+        return found
 
     def _cross_attention(self, spec: Any, attention: CrossAttention) -> None:
         self._linear(spec.linear[0], [attention.query])
@@ -154,13 +165,14 @@ class SpecBuilder:
             raise Unfit(other, "has the epsilon %g, another one than the layer %r" % (epsilon, first.path))
         return next(iter(self._epsilons))
 
-    def _activation(self, *stacks: Stack) -> str:
+    def _activation(self, *stacks: Stack) -> Any:
+        """Return the value of the package for the activation of all stacks."""
         bodies = [each.body for stack in stacks for each in stack.sublayers if isinstance(each.body, FeedForward)]
         for body in bodies:
             if body.activation not in _ACTIVATIONS or body.activation != bodies[0].activation:
                 raise Unfit(body.inner, "has the activation %r; all must have the same, one of %s" % (
                     body.activation, ", ".join(_ACTIVATIONS)))  # fmt: skip
-        return _ACTIVATIONS[bodies[0].activation]
+        return getattr(self._specs.Activation, _ACTIVATIONS[bodies[0].activation])
 
     def _weight(self, node: Node) -> Floats:
         """Return the matrix of a linear layer, [outputs, inputs]."""
@@ -174,6 +186,13 @@ class SpecBuilder:
 
     def _param(self, node: Node, name: str) -> Floats:
         return np.asarray(self._params[node.params[name].name], "float32")
+
+
+def _options(stack: Stack) -> dict[str, Any]:
+    """Return options of the specification of a stack."""
+    return {
+        "pre_norm": stack.pre_norm, "no_final_norm": stack.last_norm is None, "relative_position": stack.is_relative,
+    }  # fmt: skip
 
 
 def _layers(stack: Stack, bodies: Sequence[type]) -> list[Sequence[Sublayer]]:

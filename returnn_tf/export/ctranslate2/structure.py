@@ -15,6 +15,7 @@ from returnn_tf.config.errors import ExportError
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.attention.generic_attention import GenericAttentionLayer
 from returnn_tf.layers.attention.positional_encoding import PositionalEncodingLayer
+from returnn_tf.layers.attention.relative_positional_encoding import RelativePositionalEncodingLayer
 from returnn_tf.layers.attention.self_attention import SelfAttentionLayer
 from returnn_tf.layers.math.activation import ActivationLayer
 from returnn_tf.layers.math.combine import CombineLayer
@@ -33,23 +34,26 @@ class Unfit(ExportError):
 
     def __init__(self, node: Node, text: str) -> None:
         super().__init__(
-            "export to ctranslate2: the layer %r (class %r) %s. CTranslate2 has Transformers of Vaswani et al. alone: "
-            "export to another target, or change the network." % (node.path, node.layer.class_name, text)
+            "export to ctranslate2: the layer %r (class %r) %s. CTranslate2 has Transformers of Vaswani et al. alone, "
+            "also with distances by Shaw et al.: export to another target, or change the network."
+            % (node.path, node.layer.class_name, text)
         )
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """Labels as vectors, with sinusoids of the positions added.
+    """Labels as vectors.
 
     :param words: the lookup
     :param labels: its source
     :param scale: factor of the vectors
+    :param positions: adds sinusoids of the positions; None: the attention knows distances
     """
 
     words: Node
     labels: Node
     scale: float
+    positions: Optional[Node]
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,11 @@ class SelfAttention:
     """Attention to frames of the same stack.
 
     :param heads: the layer that has the matrix of queries, keys and values
+    :param distances: the layer whose vectors of distances are added to keys
     """
 
     heads: Node
+    distances: Optional[Node]
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,27 @@ class Stack:
     pre_norm: bool
     last_norm: Optional[Node]
 
+    @property
+    def is_relative(self) -> bool:
+        """Return whether the attention knows distances."""
+        return self.embedding.positions is None
+
+    def check_positions(self) -> None:
+        """Check that either the embedding has positions, or all attention has distances.
+
+        :raises ConfigError: names the layer that has both, or none
+        """
+        for sublayer in self.sublayers:
+            body = sublayer.body
+            if isinstance(body, SelfAttention) and (body.distances is not None) != self.is_relative:
+                raise Unfit(
+                    body.heads,
+                    "has no key_shift, and there is no positional_encoding" if self.is_relative
+                    else "has a key_shift, beside positions that the layer %r adds" % (
+                        "" if self.embedding.positions is None else self.embedding.positions.path
+                    ),
+                )  # fmt: skip
+
 
 def stack_of(node: Node) -> Stack:
     """Return the stack whose output a layer is.
@@ -147,7 +174,9 @@ def stack_of(node: Node) -> Stack:
     if pre_norm is None:
         raise Unfit(below, "is no addition of a sublayer and its input")
     last = node if pre_norm and isinstance(node.layer, LayerNormLayer) else None
-    return Stack(_embedding(below), found[::-1], pre_norm, last)
+    stack = Stack(_embedding(below), found[::-1], pre_norm, last)
+    stack.check_positions()
+    return stack
 
 
 def _sublayer(node: Node, norm_behind: Optional[Node]) -> tuple[Sublayer, Node, bool]:
@@ -184,9 +213,14 @@ def _branch(out: Node) -> tuple[Any, Node, Node]:
     node = _source(out)
     layer = node.layer
     if isinstance(layer, SelfAttentionLayer):
-        if layer.key_shift is not None or layer.initial_state is not None:
-            raise Unfit(node, "has the option %s" % ("key_shift" if layer.key_shift is not None else "initial_state"))
-        return SelfAttention(node), out, _source(node)
+        if layer.initial_state is not None:
+            raise Unfit(node, "has the option initial_state")
+        distances = None if layer.key_shift is None else _node(layer.key_shift)
+        if distances is not None:
+            shift = distances.layer
+            if not isinstance(shift, RelativePositionalEncodingLayer) or shift.query_offset is not None:
+                raise Unfit(distances, "is no relative_positional_encoding of distances from 0")
+        return SelfAttention(node, distances), out, _source(node)
     if isinstance(layer, MergeDimsLayer):
         cross, source = _cross_attention(node)
         return cross, out, source
@@ -246,19 +280,21 @@ def _heads(node: Node) -> tuple[Node, int, Node]:
 
 def _embedding(node: Node) -> Embedding:
     """Return the embedding whose output a layer is."""
-    layer = node.layer
-    if not isinstance(layer, PositionalEncodingLayer) or not layer.add_to_input:
-        raise Unfit(node, "is no sublayer, and no positional_encoding with add_to_input")
-    if layer.constant >= 0 or layer.offset is not None:
-        raise Unfit(node, "has other positions than 0, 1, 2, ...")
-    words, scale = _source(node), 1.0
+    layer, words, scale = node.layer, node, 1.0
+    positions = None if isinstance(layer, (EvalLayer, LinearLayer)) else node
+    if positions is not None:
+        if not isinstance(layer, PositionalEncodingLayer) or not layer.add_to_input:
+            raise Unfit(node, "is no sublayer, and no positional_encoding with add_to_input")
+        if layer.constant >= 0 or layer.offset is not None:
+            raise Unfit(node, "has other positions than 0, 1, 2, ...")
+        words = _source(node)
     if isinstance(words.layer, EvalLayer):
         scale = _factor(words)
         words = _source(words)
     _linear(words, None)
     if words.input is None or words.input.sparse_dim is None:
         raise Unfit(words, "looks no labels up")
-    return Embedding(words, words.sources[0], scale)
+    return Embedding(words, words.sources[0], scale, positions)
 
 
 def _factor(node: Node) -> float:
