@@ -35,6 +35,9 @@ REGISTER_OP("RtfPackedProduct")
       return tensorflow::OkStatus();
     });
 
+// The last matrix and its packed form are kept: a search packs the parameters of a network in each batch, and they are
+// the same until they are trained or loaded. Ops that change a variable copy a tensor to which something else refers,
+// so the same buffer has the same numbers.
 class PackMatrixOp : public OpKernel {
  public:
   explicit PackMatrixOp(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -45,14 +48,24 @@ class PackMatrixOp : public OpKernel {
     const Tensor& w = context->input(0);
     OP_REQUIRES(context, w.dims() == 2, InvalidArgument("pack: not a matrix: ", w.shape().DebugString()));
     const int64_t depth = w.dim_size(transposed_ ? 1 : 0), columns = w.dim_size(transposed_ ? 0 : 1);
-    Tensor* packed;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rtf_packed_size(depth, columns)}), &packed));
-    const RtfThreads threads = tf_threads(context);
-    rtf_pack_matrix_f32(depth, columns, transposed_, floats(w), floats(packed), &threads);
+    tensorflow::mutex_lock lock(mutex_);
+    if (!w_.SharesBufferWith(w) || floats(w_) != floats(w) || w_.shape() != w.shape()) {
+      packed_ = w_ = Tensor();  // before more is allocated
+      Tensor packed;
+      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT,
+                                                     TensorShape({rtf_packed_size(depth, columns)}), &packed));
+      const RtfThreads threads = tf_threads(context);
+      rtf_pack_matrix_f32(depth, columns, transposed_, floats(w), floats(&packed), &threads);
+      w_ = w;
+      packed_ = packed;
+    }
+    context->set_output(0, packed_);
   }
 
  private:
   bool transposed_;
+  tensorflow::mutex mutex_;
+  Tensor w_, packed_;
 };
 
 class PackedProductOp : public OpKernel {

@@ -118,7 +118,7 @@ def _mask(x: Any, rate: float, seed: Any, noise_shape: NoiseShape, rows: Optiona
 #: Native ops of products -> the same product with something else after it.
 _PRODUCTS: dict[str, Callable[[Any, AfterProduct], Any]] = {
     "RtfPackedProduct": lambda op, after: PackedMatrix.of(op).product(op.inputs[0], after),
-    "RtfInt8Product": lambda op, after: native_int8_product(int8_ops(), *op.inputs[:3], after),
+    "RtfInt8Product": lambda op, after: native_int8_product(int8_ops(), *op.inputs[:3], after=after),
 }
 
 

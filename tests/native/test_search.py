@@ -154,6 +154,29 @@ def test_packed_rows_do_not_depend_on_others(ops):
     np.testing.assert_array_equal(matrix.product(x), alone)
 
 
+def test_matrix_is_packed_again_after_a_change(ops):
+    """A graph keeps the packed form of a variable until its numbers change, whatever changes them."""
+    rng = np.random.RandomState(1)
+    v = tf.Variable(rng.normal(0, 1, (70, 130)).astype("float32"))
+    x = tf.constant(rng.normal(0, 1, (3, 70)), tf.float32)
+
+    @tf.function(autograph=False)
+    def product():
+        return pack(ops, tf.convert_to_tensor(v), transposed=False).product(x)
+
+    changes = [
+        lambda: None,
+        lambda: v.assign_add(tf.ones_like(v)),
+        lambda: v.assign(2 * v),
+        lambda: v[3, 4].assign(5.0),
+        lambda: v.scatter_update(tf.IndexedSlices(tf.ones([1, 130]), [7])),
+        lambda: tf.raw_ops.ResourceApplyGradientDescent(var=v.handle, alpha=0.5, delta=tf.ones_like(v)),
+    ]
+    for change in [*changes, *reversed(changes)]:
+        change()
+        np.testing.assert_allclose(product(), x.numpy() @ v.numpy(), rtol=1e-4, atol=1e-4)
+
+
 ROWS = np.zeros((3, 1), "int32")
 ROOM, NO_ROOM = np.zeros((1, 3, 4), "float32"), np.zeros((0, 3, 4), "float32")
 

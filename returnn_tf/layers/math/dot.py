@@ -142,13 +142,13 @@ class DotLayer(Planned[DotPlan]):
         axes = self.plan.axes
         sparse = self.plan.sparse
         if sparse is not None:
-            return self._with_added_axis(gather_rows(*x, axes, sparse=sparse))
+            return self._with_added_axis(gather_rows(x[0], x[1], axes, sparse=sparse))
         which, mask = self._mask(ctx)
         y, once = self._attended(ctx, x), self._once(ctx, which, mask)
         if once is not None:
             x[once[0]] = once[1].values
         if y is None:
-            parts = _masked(*x, which, mask)
+            parts = _masked(x[0], x[1], which, mask)
             y = contract(*parts, axes) if once is None else self._contracted_in_beam(ctx, parts, once)
         y = self._with_added_axis(y)
         if ctx.train or once is not None:

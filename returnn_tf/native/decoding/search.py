@@ -175,9 +175,10 @@ def _test_once(ops: Any) -> None:
 
 def _test_packed(ops: Any) -> None:
     rng = np.random.RandomState(1)
-    x, w, *others = (rng.normal(0, 1, shape).astype("float32") for shape in ((17, 90), (90, 70), (70,), (17, 70)))
-    after = AfterProduct(*map(tf.constant, others), relu=True)
-    expected = others[1] + np.maximum(x @ w + others[0], 0)
+    shapes = (17, 90), (90, 70), (70,), (17, 70)
+    x, w, bias, residual = (rng.normal(0, 1, shape).astype("float32") for shape in shapes)
+    after = AfterProduct(tf.constant(bias), tf.constant(residual), relu=True)
+    expected = residual + np.maximum(x @ w + bias, 0)
     for transposed in (False, True):
         matrix = pack(ops, tf.constant(w.T if transposed else w), transposed=transposed)
         if not np.allclose(matrix.product(tf.constant(x), after), expected, atol=1e-4):
