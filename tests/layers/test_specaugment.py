@@ -10,6 +10,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
+from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.tensor import FeatureDim, SpatialDim, batch_dim
 
 TIME, FEATURES, CHANNELS, STATIC = (
@@ -207,6 +208,24 @@ def test_value_and_gradient() -> None:
     assert 0 < masked[valid].mean() < 1 and not masked[~valid].all(axis=1).any()
     bias = (~masked & valid[..., None]).sum(axis=(0, 1))
     np.testing.assert_allclose(out.grads["x/b"], bias, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_compiled_by_xla() -> None:
+    """No value of a tensor decides about a shape, also where the number of masks follows from lengths."""
+    network = {
+        "masked": {
+            "class": "specaugment", "time_masks": [1, 0.1], "time_mask_size": 0.2, "feature_masks": 0.2, "time_warp": 3,
+            "from": "data",
+        },
+        "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "masked"},
+    }  # fmt: skip
+    extern_data = {"data": {"dim": 16}, "classes": {"dim": 3, "sparse": True}}
+    config = Config({"extern_data": extern_data, "network": network, "behavior_version": 21, "jit_compile": True})
+    labels = {"classes": np.zeros((4, 40), "int32"), "classes/size0": LENS}
+    feed = {"data": np.ones((4, 40, 16), "float32"), "data/size0": LENS, **labels}
+    trainer = StepTrainer(Network.from_config(config, train=True), config)
+    assert np.isfinite([trainer.step(feed, 0.1).total_loss for _ in range(2)]).all()
 
 
 @pytest.mark.parametrize(

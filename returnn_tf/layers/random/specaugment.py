@@ -170,7 +170,7 @@ class SpecAugmentLayer(Planned[SpecAugmentPlan]):
         data = ctx.output
         size = ctx.size(data.dims[axis])
         low, high = count if isinstance(count, (list, tuple)) else (count, count)
-        most_masks = tf.reduce_max(tf.concat([_amount(high, lens), [0]], axis=0))
+        most_masks = high if isinstance(high, int) else _share(high, size)  # no value decides about a shape, for XLA
         draws = tf.random.stateless_uniform(tf.stack([tf.shape(lens)[0], most_masks, 2]), ctx.seed(name))
         width = _up_to(draws[..., 0], most[:, None])
         begin = _up_to(draws[..., 1], lens[:, None] - width)
