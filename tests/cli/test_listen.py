@@ -63,7 +63,7 @@ def in_chunks(name, layers, left, right, own):
         "class": "window", "window_dim": window, "window_left": left, "window_right": right, "stride": 4,
         "out_spatial_dim": chunks}
     return {
-        name + "_cut": {**cut, "from": "frames"},
+        name + "_cut": {**cut, "from": "without_padding"},
         name + "_past": {**cut, "from": "past"},
         name + "_in": {"class": "reinterpret_data", "set_axes": {"T": window}, "from": name + "_cut"},
         **layers,
@@ -77,7 +77,7 @@ def in_chunks(name, layers, left, right, own):
     }
 
 
-network["frames"] = {"class": "seq_len_mask", "axis": "T", "mask_value": 0.0, "from": "data"}
+network["without_padding"] = {"class": "seq_len_mask", "axis": "T", "mask_value": 0.0, "from": "data"}
 network.update(in_chunks("latency", {
     "latency_seen": {"class": "rec", "unit": "lstm", "n_out": 4, "direction": -1, "from": "latency_in"},
 }, 2, 3, {"slice_end": 4}))
@@ -192,13 +192,12 @@ def test_chunks(run: Any, layer: str) -> None:
     code, expected, _ = run(name, "--json", *options, command="transcribe")
     whole = json.loads(expected)
     assert code == 0 and "3 0 1 2" in whole["text"]  # frames of zeros are loud
-    for block in ("4", "28"):
-        code, out, _ = run("--wav", name, "--json", "--block", block, *options)
-        found = json.loads(out)
-        assert (code, found["text"]) == (0, whole["text"])
-        assert found["score"] == pytest.approx(whole["score"], rel=1e-4)
-        for one, other in zip(found["labels"], whole["labels"]):
-            assert one == {**other, "confidence": pytest.approx(other["confidence"], abs=2e-3)}
+    code, out, _ = run("--wav", name, "--json", "--block", "12", *options)
+    found = json.loads(out)
+    assert (code, found["text"]) == (0, whole["text"])
+    assert found["score"] == pytest.approx(whole["score"], rel=1e-4)
+    for one, other in zip(found["labels"], whole["labels"]):
+        assert one == {**other, "confidence": pytest.approx(other["confidence"], abs=2e-3)}
     code, _, err = run("--wav", name, "--block", "6", *options)
     assert code == 2 and "Blocks have 6 frames" in err and "multiples" in err
 
