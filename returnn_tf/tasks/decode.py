@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Optional
+from typing import Any, Optional
 
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.requested import with_outputs
@@ -115,7 +115,7 @@ def _decode(config: Config) -> int:
         confidence = TranscriptOptions.of(task).confidence
         by_index: dict[int, Transcript] = {}
         for part in _parts(data.posteriors()):
-            for given, entry in zip(part, threads.transcripts(part, confidence)):
+            for given, entry in zip(part, threads.transcripts(part, confidence, settings.decode_nbest)):
                 if output is not None:
                     output.check(entry)
                 by_index[given.seq_index] = entry
@@ -257,20 +257,19 @@ class _Threads:
         found = self.decoder.decode(given.values)
         return found, time.thread_time() - begin
 
-    def transcripts(self, part: Sequence[Posteriors], confidence: Confidence) -> list[Transcript]:
+    def transcripts(self, part: Sequence[Posteriors], confidence: Confidence, nbest: int) -> list[Transcript]:
         """Return the transcript of each sequence.
 
         :param confidence: how it is computed
+        :param nbest: hypotheses of each
         """
         labels = self.decoder.labels
-        return [
-            Transcript(
-                given.tag,
-                hypotheses_of(found, labels, given.values, given.seconds, given.step, confidence=confidence),
-                given.seconds,
-            )
-            for given, found in zip(part, self.decoded(part))
-        ]
+        options: dict[str, Any] = {"confidence": confidence, "nbest": nbest}
+        transcripts = []
+        for given, found in zip(part, self.decoded(part)):
+            hypotheses = hypotheses_of(found, labels, given.values, given.seconds, given.step, **options)
+            transcripts.append(Transcript(given.tag, hypotheses, given.seconds))
+        return transcripts
 
     def speed(self) -> str:
         """Return a line on the time of decoding, on one core."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.cli.listen.outputs import StreamedUtterance, StreamOutputs, Values, first_row
 from returnn_tf.cli.transcribe.sources import decoder_of_layer, without_seconds
 from returnn_tf.compiler.network import Network
+from returnn_tf.config.settings.decoding import DecodingSettings
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.data.label_names import LabelNames
@@ -44,6 +45,7 @@ class StreamedPosteriors(StreamOutputs):
         self.decoder, self.labels = _decoder(net, chosen, names)
         self.frame_seconds = frame_seconds
         self.confidence = TranscriptOptions.of(TaskSettings(net.config)).confidence
+        self.nbest = DecodingSettings(net.config).decode_nbest
         self._is_logits = isinstance(chosen.layer, CtcGreedyLayer) and chosen.layer.input_type == "logits"
         self._name, data = graph_name(node.path), node.output
         assert data.feature_axis is not None and data.time_axis is not None
@@ -119,4 +121,4 @@ class _Decoded(StreamedUtterance):
         step, count = source.frame_seconds, len(log_probs)
         seconds = None if step is None else step * input_frames(frames, count) * count
         found = self._decoding.results()
-        return hypotheses_of(found, source.labels, log_probs, seconds, confidence=source.confidence)
+        return hypotheses_of(found, source.labels, log_probs, seconds, confidence=source.confidence, nbest=source.nbest)

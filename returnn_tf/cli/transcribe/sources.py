@@ -136,7 +136,8 @@ class DecodedLayer:
         self._forwarder = Forwarder(net, node.path)
         self._decoder, self._labels, self._frame_seconds = decoder, labels, frame_seconds
         self._confidence = TranscriptOptions.of(TaskSettings(net.config)).confidence
-        self._threads = DecodingSettings(net.config).decode_threads or default_threads()
+        settings = DecodingSettings(net.config)
+        self._threads, self._nbest = settings.decode_threads or default_threads(), settings.decode_nbest
         self.used_data_keys = self._forwarder.used_data_keys
         self.tensors, self.run = self._forwarder.tensors, self._forwarder.run
         self.has_several = True  # by decode_nbest
@@ -158,7 +159,7 @@ class DecodedLayer:
         if self._frame_seconds is not None:
             seconds = self._frame_seconds * input_frames(frames, len(values)) * len(values)
         found = self._decoder.decode(log_probs)
-        return hypotheses_of(found, self._labels, log_probs, seconds, confidence=self._confidence)
+        return hypotheses_of(found, self._labels, log_probs, seconds, confidence=self._confidence, nbest=self._nbest)
 
 
 def source_of(net: Network, path: str, names: LabelNames, frame_seconds: Optional[float]) -> HypothesisSource:

@@ -27,6 +27,7 @@ def hypotheses_of(
     step: Optional[float] = None,
     *,
     confidence: Confidence = _DEFAULT,
+    nbest: Optional[int] = None,
 ) -> tuple[Hypothesis, ...]:
     """Return hypotheses of a decoder with the times and confidence of their labels and words.
 
@@ -37,6 +38,7 @@ def hypotheses_of(
     :param log_probs: what was decoded, [frames, labels]
     :param seconds: of the audio; None: there are no times
     :param step: seconds of a frame; None: all frames together are as long as the audio
+    :param nbest: hypotheses that are returned, though the confidence is that among all; default: all
     """
     if step is None and seconds is not None and len(log_probs):
         step = seconds / len(log_probs)
@@ -57,10 +59,10 @@ def hypotheses_of(
         words = _words(entry, labels, pieces)
         found.append(Hypothesis(pieces, words, entry.score, entry.parts, word_labels=spans))
     if confidence.by_entropy or len(found) == 1:
-        return tuple(found)
+        return tuple(found[:nbest])
     if confidence.kind == POOLED and "lm" in decoded[0].parts:
         confidence = replace(confidence, kind=POSTERIOR)
-    return _in_beam(found, confidence)
+    return _in_beam(found, confidence, nbest)
 
 
 def _words(entry: Decoded, labels: DecodedLabels, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
@@ -75,7 +77,7 @@ def _words(entry: Decoded, labels: DecodedLabels, pieces: Sequence[Piece]) -> tu
     return tuple(words)
 
 
-def _in_beam(found: Sequence[Hypothesis], confidence: Confidence) -> tuple[Hypothesis, ...]:
+def _in_beam(found: Sequence[Hypothesis], confidence: Confidence, nbest: Optional[int]) -> tuple[Hypothesis, ...]:
     scores = [hypothesis.score or 0.0 for hypothesis in found]
     labels, words = [entry.labels for entry in found], [entry.words for entry in found]
     return tuple(
@@ -84,5 +86,5 @@ def _in_beam(found: Sequence[Hypothesis], confidence: Confidence) -> tuple[Hypot
             labels=confidence.in_beam(labels, scores, place),
             words=confidence.in_beam(words, scores, place),
         )
-        for place, entry in enumerate(found)
+        for place, entry in enumerate(found[:nbest])
     )

@@ -21,6 +21,10 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.ops.sequence.lexicon import read_lexicon
 from returnn_tf.ops.sequence.ngram_file import open_ngram
 
+#: Hypotheses that are compared for the confidence of words, also if fewer are written: those of a lexicon or a language
+#: model are not as sure as their labels are.
+_COMPARED = 8
+
 
 def decoded_node(plan: Plan, name: str) -> Node:
     """Return the layer whose posteriors are decoded.
@@ -91,7 +95,7 @@ def beam_options(settings: DecodingSettings) -> BeamOptions:
         forward_score=settings.decode_forward_score,
         prior_scale=settings.decode_prior_scale,
         blank_scale=settings.decode_blank_scale,
-        nbest=settings.decode_nbest,
+        nbest=max(settings.decode_nbest, _COMPARED if settings.decode_lexicon or settings.decode_lm else 1),
     )
 
 

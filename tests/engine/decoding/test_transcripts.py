@@ -34,6 +34,14 @@ def test_of_several_hypotheses(kind, parts, expected):
     np.testing.assert_allclose(confidence(kind, **parts), expected, rtol=1e-5)
 
 
+def test_hypotheses_that_are_not_returned_count():
+    found = [Decoded(labels, ((0, 1), (1, 2)), score, {}) for labels, score in (((0, 1), np.log(3.0)), ((1, 1), 0.0))]
+    options = {"confidence": Confidence("posterior", 1.0)}
+    every = hypotheses_of(found, LABELS, LOG_PROBS, None, **options)
+    assert hypotheses_of(found, LABELS, LOG_PROBS, None, nbest=1, **options) == every[:1]
+    assert every[0].labels[0].confidence == pytest.approx(0.75) and len(every) == 2
+
+
 @pytest.mark.parametrize("kind", ["posterior", "pooled"])
 def test_a_single_hypothesis_has_the_probabilities_of_its_labels(kind):
     np.testing.assert_allclose(confidence(kind, hypotheses=1), [0.6, 0.9, 0.6], rtol=1e-5)
