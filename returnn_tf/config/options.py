@@ -68,6 +68,13 @@ def probability(value: Any) -> Optional[str]:
     return between(0, 1)(value)
 
 
+def count_or_share(value: Any) -> Optional[str]:
+    """Check an amount: a whole number of at least 0, or as a float a share of a whole, from 0 to 1."""
+    if isinstance(value, int):
+        return at_least(0)(value)
+    return None if 0 <= value <= 1 else "must be a whole number, or as a float a share from 0 to 1"
+
+
 def seqs_by_length(value: Any) -> Optional[str]:
     """Check a dict of numbers of sequences by numbers of frames, all at least 1; None passes."""
     numbers = [] if value is None else [*value.keys(), *value.values()]

@@ -232,7 +232,7 @@ def test_compiled_by_xla() -> None:
     "options,message",
     [
         ({"time_masks": -1}, "'time_masks' must be at least 0, got -1"),
-        ({"time_masks": 1.5}, "'time_masks' must be a whole number, or as a float a share of the length"),
+        ({"time_masks": 1.5}, "'time_masks' must be a whole number, or as a float a share from 0 to 1"),
         ({"time_masks": [3, 1]}, "'time_masks' must have the smallest number first"),
         ({"feature_masks": [1, 2, 3]}, r"'feature_masks' must be a number, or \[smallest, largest\]"),
         ({"time_mask_size": "10"}, "'time_mask_size' must be a number, got '10'"),

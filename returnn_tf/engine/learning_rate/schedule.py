@@ -10,11 +10,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 from returnn_tf.config import Config
 from returnn_tf.config.errors import RateError
-from returnn_tf.config.options import above, at_least, from_options, option, probability
+from returnn_tf.config.options import above, at_least, count_or_share, from_options, option, probability
 from returnn_tf.config.registry import Registry
 from returnn_tf.config.settings.learning_rate import LearningRateSettings
 from returnn_tf.config.settings.training import TrainingSettings
@@ -42,13 +42,6 @@ SCHEDULES: Registry[type[Schedule]] = Registry("schedule")
 UNITS = ("step", "epoch")
 #: A number of steps or epochs, or a share of ``total``.
 Part = Union[int, float]
-
-
-def check_part(value: Any) -> Optional[str]:
-    """Check a number of steps or epochs, or a share of all of them."""
-    if isinstance(value, int):
-        return at_least(0)(value)
-    return None if 0 <= value <= 1 else "must be a whole number, or as a float a share of total from 0 to 1"
 
 
 @dataclass(frozen=True)
@@ -183,7 +176,7 @@ class ClosedCurve(Curve):
 class WarmupCurve(ClosedCurve):
     """A linear rise to 1, then a fall to ``final``."""
 
-    warmup: float = option(0, check=check_part, help="steps or epochs until the peak, or a share of total (float)")
+    warmup: float = option(0, check=count_or_share, help="steps or epochs until the peak, or a share of total (float)")
     final: float = option(0.0, check=probability, help="factor to which it falls: that after the last step or epoch")
 
     def parts(self) -> Mapping[str, float]:
@@ -229,7 +222,7 @@ class Polynomial(WarmupCurve):
 class WarmupStableDecay(WarmupCurve):
     """Rise linearly, stay, and fall at the end (Hu et al. 2024, arXiv:2404.06395)."""
 
-    decay: float = option(0.1, check=check_part, help="steps or epochs of the fall, or a share of total (float)")
+    decay: float = option(0.1, check=count_or_share, help="steps or epochs of the fall, or a share of total (float)")
     shape: str = option(
         "linear", choices=("linear", "sqrt", "cosine"), help="of the fall; sqrt: 1 - sqrt(x), arXiv:2405.18392"
     )
@@ -251,8 +244,8 @@ class OneCycle(ClosedCurve):
     """Rise linearly from ``initial``, fall back to it, and end with a tail (Smith and Topin 2018, arXiv:1708.07120)."""
 
     initial: float = option(0.1, check=probability, help="factor at the start, and before the tail")
-    rise: float = option(0.45, check=check_part, help="steps or epochs of the rise, or a share of total (float)")
-    decay: float = option(0.45, check=check_part, help="steps or epochs of the fall, or a share of total (float)")
+    rise: float = option(0.45, check=count_or_share, help="steps or epochs of the rise, or a share of total (float)")
+    decay: float = option(0.45, check=count_or_share, help="steps or epochs of the fall, or a share of total (float)")
     final: float = option(0.001, check=probability, help="factor at the end")
 
     def parts(self) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
-from returnn_tf.config.options import at_least, finite, option, probability
+from returnn_tf.config.options import at_least, count_or_share, finite, option, probability
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -21,23 +21,16 @@ from returnn_tf.util.lazy_tf import tf
 Amount = Union[int, float]
 
 
-def check_amount(value: Any) -> Optional[str]:
-    """Check a whole number of at least 0, or a share of a length."""
-    if isinstance(value, int):
-        return None if value >= 0 else "must be at least 0"
-    return None if 0 <= value <= 1 else "must be a whole number, or as a float a share of the length from 0 to 1"
-
-
 def check_amounts(value: Any) -> Optional[str]:
-    """Check a number of masks, or the smallest and the largest one; see `check_amount`."""
+    """Check a number of masks, or the smallest and the largest one; see `count_or_share`."""
     if not isinstance(value, (list, tuple)):
-        return check_amount(value)
+        return count_or_share(value)
     if len(value) != 2:
         return "must be a number, or [smallest, largest]"
     low, high = value
     if type(low) is type(high) and low > high:
         return "must have the smallest number first"
-    return check_amount(low) or check_amount(high)
+    return count_or_share(low) or count_or_share(high)
 
 
 def check_steps(value: Optional[Mapping[int, float]]) -> Optional[str]:
@@ -90,15 +83,17 @@ class SpecAugmentLayer(Planned[SpecAugmentPlan]):
         2, check=check_amounts, help="masks over time: a number, a share of the frames (float), or [smallest, largest]"
     )
     time_mask_size: float = option(
-        100, check=check_amount, help="most frames of a mask: a number, or a share of the frames (float)"
+        100, check=count_or_share, help="most frames of a mask: a number, or a share of the frames (float)"
     )
     max_time_share: float = option(1.0, check=probability, help="most frames of a mask as a share of the sequence")
     feature_masks: Union[float, list[float]] = option(2, check=check_amounts, help="masks over features: as time_masks")
     feature_mask_size: float = option(
-        27 / 80, check=check_amount, help="most features of a mask: a number, or a share of the features (float)"
+        27 / 80, check=count_or_share, help="most features of a mask: a number, or a share of the features (float)"
     )
     time_warp: int = option(0, check=at_least(0), help="most frames by which time is warped")
-    mask_value: float = option(0.0, check=finite, help="value of the masked entries: the mean of the features")
+    mask_value: float = option(
+        0.0, check=finite, help="value of masked entries: the mean that the features should have"
+    )
     scale_by_step: Optional[dict[int, float]] = option(
         None,
         check=check_steps,
