@@ -203,6 +203,7 @@ def with_two() -> dict[str, Any]:
     return in_unit(more=more, more_prob=prob, emb=emb, prob={"from": ["data:source", "emb"]})
 
 
+PROB = {"class": "softmax", "n_out": 6, "from": "data:source"}
 UNNAMED = {"data": {"dim": 6}, "classes": {"dim": 5, "sparse": True}, "frames": {"dim": 6, "sparse": True}}
 
 
@@ -211,7 +212,12 @@ UNNAMED = {"data": {"dim": 6}, "classes": {"dim": 5, "sparse": True}, "frames": 
     [
         ({"decode_tune": {"lm_scale": [1.0]}}, "decode_tune.*is for scores of labels per frame, but 'loop/out"),
         ({"decode_nbest": 3}, "decode_nbest.*is for scores of labels per frame"),
-        ({"network": in_unit(output={"prob_scale": 0.5})}, "'loop/output' has prob_scale, so where scores of words"),
+        ({"network": in_unit(output={"prob_scale": 0.5})}, "'loop/output' has prob_scale, so scores of words"),
+        ({"network": in_unit(decode_words=PROB)}, "has a layer 'decode_words' beside it, so scores of words"),
+        (
+            {"network": in_unit(output={"custom_score_combine": max})},
+            "'loop/output' has custom_score_combine, so scores",
+        ),
         ({"network": without_recombination()}, "which label is the blank is not known. Set decode_blank"),
         ({"network": with_two()}, "Several layers choose labels in a search: 'loop/more', 'loop/output'. Name one in"),
         ({"extern_data": UNNAMED}, "The names of the labels of layer 'loop/output' are not known"),

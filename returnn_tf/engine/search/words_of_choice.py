@@ -28,6 +28,8 @@ _OF_FRAMES = (
 )  # fmt: skip
 #: Settings with words, which may be for either.
 WORDS = ("decode_lexicon", "decode_lm", "decode_hot_words")
+#: The names of the layers that are added to the unit.
+ADDED = ("decode_words", "decode_hot_words", "decode_log_probs", "decode_scores")
 #: The values of a choice by its input_type -> the activation that makes log probabilities of them.
 _LOG_PROBS = {"prob": "safe_log", "logits": "log_softmax"}
 
@@ -106,7 +108,7 @@ def with_words(config: Config, layers: Mapping[str, Any], plan: Plan, found: Sea
             choice["beam_size"] = settings.decode_beam_size
         if not given:
             return {**unit, name: choice}
-        _check(choice, found.node.path)
+        _check(unit, name, found.node.path)
         source = choice["from"] if isinstance(choice["from"], str) else choice["from"][0]
         added = {layer: {**options, "from": "prev:" + name} for layer, options in given.items()}
         activation = _LOG_PROBS.get(choice.get("input_type", "prob"))
@@ -123,21 +125,22 @@ def with_words(config: Config, layers: Mapping[str, Any], plan: Plan, found: Sea
     return derived(config, {}, hidden={**done, "network": network, "get_network": None, "pretrain": None})
 
 
-def _check(choice: Mapping[str, Any], path: str) -> None:
-    """Check that scores of words may be added to those of the source.
+def _check(unit: Mapping[str, Any], name: str, path: str) -> None:
+    """Check that scores of words may be added to those of the source of a choice.
 
-    :raises ConfigError: the choice does something else with them
+    :param path: of the choice, for errors
+    :raises ConfigError: the choice does something else with them, or a layer has the name of one to add
     """
+    choice, usual = unit[name], {"prob_scale": 1, "custom_score_combine": None, "early_stop": False}
     given = choice.get("from")
-    other = [
-        name for name, usual in (("prob_scale", 1), ("custom_score_combine", None)) if choice.get(name, usual) != usual
-    ]
+    other = [option for option, value in usual.items() if choice.get(option, value) != value]
     if not isinstance(given, str) and not (isinstance(given, (list, tuple)) and len(given) == 1):
         other.append("several sources")
+    other += ["a layer %r beside it" % layer for layer in ADDED if layer in unit]
     if other:
         raise SearchError(
-            "Layer %r has %s, so where scores of words belong can't be told. Add the layers word_scores and hot_words "
-            "to the network yourself, and run ++task search." % (path, " and ".join(other))
+            "Layer %r has %s, so scores of words can't be added. Remove that, or add the layers word_scores and "
+            "hot_words to the network yourself and run ++task search." % (path, " and ".join(other))
         )
 
 
