@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pathlib
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -25,8 +26,15 @@ HISTORY = {
 }  # fmt: skip
 
 
-def transducer(choice: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return a network with one label or blank for each frame, whose scores depend on the labels so far."""
+VOCAB = {"class": "Vocabulary", "labels": list("abcd"), "unknown_label": None}
+HOT_WORDS = {"class": "hot_words", "from": "prev:output", "phrases": {"a b": 3.0, "b c a": 2.0}, "blank": BLANK}
+
+
+def transducer(choice: dict[str, Any], scores: Optional[dict[str, Any]] = None, **options: Any) -> dict[str, Any]:
+    """Return a network with one label or blank for each frame, whose scores depend on the labels so far.
+
+    :param scores: a layer whose scores of labels are added
+    """
     said = {"class": "compare", "kind": "not_equal", "value": BLANK}
     unit = {
         "said": {**said, "from": "output", "initial_output": True},
@@ -36,6 +44,10 @@ def transducer(choice: dict[str, Any], **options: Any) -> dict[str, Any]:
         "prob": {"class": "softmax", "from": "readout", "n_out": 5, "target": None},
         "output": {"class": "choice", "target": None, "from": "prob", "initial_output": BLANK, **choice},
     }
+    if scores is not None:
+        unit["scores"] = {"vocab": VOCAB, **scores}
+        unit["sum"] = {"class": "eval", "eval": "safe_log(source(0)) + source(1)", "from": ["prob", "scores"]}
+        unit["output"].update({"from": "sum", "input_type": "log_prob"})
     return {
         "encoder": {"class": "rec", "unit": "lstm", "n_out": 4, "from": "data"},
         "output": {"class": "rec", "from": "encoder", "unit": unit, **options},
@@ -71,6 +83,7 @@ CASES = {
         {"beam_size": 4, "length_normalization": False, "recombine": "max", "recombine_blank": BLANK},
         {"include_eos": True},
     ),
+    "hot words": ({"beam_size": 4, "length_normalization": False}, {"scores": HOT_WORDS}),
     "two labels for each hypothesis": ({"beam_size": 4, "keep_beams": True, "length_normalization": False}, {}),
 }
 
@@ -142,6 +155,14 @@ def test_begun_anew() -> None:
 def test_refused(choice: dict[str, Any], options: dict[str, Any], outputs: list[str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         StreamingModel(net_of(transducer(choice, **options)), outputs)
+
+
+def test_words_that_end_with_the_last_frame(tmp_path: pathlib.Path) -> None:
+    """It is not known in a stream."""
+    (tmp_path / "words.txt").write_text("ab a b\nd d\n")
+    words = {"class": "word_scores", "from": "prev:output", "lexicon": str(tmp_path / "words.txt"), "blank": BLANK}
+    with pytest.raises(ConfigError, match="'output/scores' .*the last frame of a sequence ends a word"):
+        StreamingModel(net_of(transducer({"beam_size": 3}, words)), ["output"])
 
 
 @pytest.mark.slow

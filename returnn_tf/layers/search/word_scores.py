@@ -164,9 +164,17 @@ class WordScoresLayer(Planned[WordScoresPlan]):
         return LabelScores(decoder, self.end_label, self.readings if lexicon is not None else 1)
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit a Python function, which calls the library."""
+        """Emit a Python function, which calls the library.
+
+        :raises ConfigError: frames come in blocks, but the last one would have to be known
+        """
         labels, before, scores = tf.cast(ctx.source(), tf.int32), ctx.loop_state("state"), self.plan.scores
         lens, step = ctx.lowering.loop.lens, ctx.lowering.loop.index
+        if self.end_label is None and ctx.lowering.loop.continues:
+            raise CtcError(
+                "Layer %r (class 'word_scores'): the last frame of a sequence ends a word, but where frames come in "
+                "blocks, it is not known which one is the last. Leave the layer out." % ctx.node.path
+            )
         left = 2 if lens is None or self.end_label is not None else lens - step  # steps, from this one on
         left = tf.broadcast_to(left, tf.shape(labels))
         after, added = tf.numpy_function(
