@@ -82,13 +82,17 @@ def sources(batch: int) -> dict[str, np.ndarray]:
     return data
 
 
-def searcher(beam: int, labels: int, steps: int, quantize: Optional[str]) -> Any:
-    """Return the `Network` in search, with random parameters, in which no hypothesis ends before the last step."""
+def searcher(beam: int, labels: int, steps: int, quantize: Optional[str], encoder: Any = None) -> Any:
+    """Return the `Network` in search, with random parameters, in which no hypothesis ends before the last step.
+
+    :param encoder: layers that make "encoder" of labels, in place of a linear layer of vectors
+    """
     import returnn_tf
 
+    source = {"dim": DIM} if encoder is None else {"dim": labels, "sparse": True}
     config = returnn_tf.Config({
-        "extern_data": {"data": {"dim": DIM}, "classes": {"dim": labels, "sparse": True}},
-        "network": network(beam, labels, steps),
+        "extern_data": {"data": source, "classes": {"dim": labels, "sparse": True}},
+        "network": {**network(beam, labels, steps), **(encoder or {})},
         "behavior_version": 21,
         "quantize": quantize,
     })  # fmt: skip
@@ -98,6 +102,7 @@ def searcher(beam: int, labels: int, steps: int, quantize: Optional[str]) -> Any
         key: values.normal(0, 1.0 / np.sqrt(p.shape[0]), p.shape).astype("float32")
         for key, p in sorted(net.params.items())
     }
+    params.update({key: np.ones_like(value) for key, value in params.items() if key.endswith("/scale")})
     params["output/rec/prob/W"] *= 3.0  # about as sure of its labels as a trained model
     params["output/rec/prob/b"][0] = -100.0  # no hypothesis ends
     net.set_param_values(params)
