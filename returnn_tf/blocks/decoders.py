@@ -139,13 +139,14 @@ def transformer_decoder(
     net, labels = _labels(name, target, num_labels, end, append_end)
     unit = _choice(labels, num_labels if end is None else end, start, beam_size)
     common: Layers = {"dim": dim, "dropout": dropout, "init": init}
+    inner: Layers = {"ff_dim": ff_dim or 4 * dim, "activation": activation}
     unit.update(embedded("block0", "prev:output", positions=positions, scale=scale_embedding, **common))
     for i in range(1, layers + 1):
         last, own = "block%d" % (i - 1), "block%d" % i
         unit.update(self_attention(own + "_att", last, heads=heads, attention_left_only=True, **common))
         cross: Layers = {"memory": encoder, "scope": name, "heads": heads, **common}
         unit.update(cross_attention(net, own + "_cross", own + "_att", **cross))
-        unit.update(feed_forward(own, own + "_cross", ff_dim=ff_dim or 4 * dim, activation=activation, **common))
+        unit.update(feed_forward(own, own + "_cross", parts=own + "_ff", **inner, **common))
     unit["decoder"] = {"class": "layer_norm", "from": "block%d" % layers}
     unit["prob"] = {
         "class": "softmax", "from": "decoder", "forward_weights_init": init, **_loss(labels, label_smoothing),

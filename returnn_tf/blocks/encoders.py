@@ -236,6 +236,6 @@ def transformer_encoder(
         last = "%s_%d" % (name, i - 1)
         net.update(self_attention(own + "_att", last, dim=dim, heads=heads, dropout=dropout, init=init))
         inner: Layers = {"dim": dim, "ff_dim": ff_dim or 4 * dim, "activation": activation, "dropout": dropout}
-        net.update(feed_forward(own, own + "_att", init=init, **inner))
+        net.update(feed_forward(own, own + "_att", init=init, parts=own + "_ff", **inner))
     net[name] = {"class": "layer_norm", "from": "%s_%d" % (name, layers)}
     return net

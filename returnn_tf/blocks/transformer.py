@@ -59,18 +59,21 @@ def feed_forward(
     dropout: float,
     scale: float = 1.0,
     init: Any = "glorot_uniform",
+    parts: str = "",
 ) -> Layers:
     """Return a feed-forward part.
 
     :param scale: of its output in the sum
+    :param parts: how the names of the other layers begin; default: as ``name``
     """
+    parts = parts or name
     inner = {"dropout": dropout, "dropout_noise_shape": {"*": None}}
     return {
-        name + "_ff_norm": {"class": "layer_norm", "from": source},
-        name + "_ff_hidden": linear(name + "_ff_norm", ff_dim, activation=activation, forward_weights_init=init),
-        name + "_ff_out": linear(name + "_ff_hidden", dim, forward_weights_init=init, **inner),
-        name + "_ff_drop": dropped(name + "_ff_out", dropout),
-        name: added(source, name + "_ff_drop", scale=scale),
+        parts + "_norm": {"class": "layer_norm", "from": source},
+        parts + "_hidden": linear(parts + "_norm", ff_dim, activation=activation, forward_weights_init=init),
+        parts + "_out": linear(parts + "_hidden", dim, forward_weights_init=init, **inner),
+        parts + "_drop": dropped(parts + "_out", dropout),
+        name: added(source, parts + "_drop", scale=scale),
     }
 
 

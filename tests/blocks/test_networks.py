@@ -69,11 +69,11 @@ def conformer() -> Any:
     net["output"] = {"class": "softmax", "from": "enc", "target": "classes", "loss": "ce"}
     own = "enc_1_"
     return net, {
-        "ff1_ln": own + "ff1_ff_norm", "ff1_a": own + "ff1_ff_hidden", "ff1_b": own + "ff1_ff_out",
+        "ff1_ln": own + "ff1_norm", "ff1_a": own + "ff1_hidden", "ff1_b": own + "ff1_out",
         "sa_ln": own + "att_norm", "rpe": own + "att_positions", "sa": own + "att_heads", "sa_l": own + "att_out",
         "c_ln": own + "conv_norm", "c_p1": own + "conv_in", "c_dw": own + "conv_depthwise",
-        "c_bn": own + "conv_depthwise_norm", "c_p2": own + "conv_out", "ff2_ln": own + "ff2_ff_norm",
-        "ff2_a": own + "ff2_ff_hidden", "ff2_b": own + "ff2_ff_out", "enc": "enc_1", "in": "enc_in",
+        "c_bn": own + "conv_depthwise_norm", "c_p2": own + "conv_out", "ff2_ln": own + "ff2_norm",
+        "ff2_a": own + "ff2_hidden", "ff2_b": own + "ff2_out", "enc": "enc_1", "in": "enc_in",
     }  # fmt: skip
 
 
