@@ -1,12 +1,12 @@
 """Beam search with a Transformer decoder: this checkout against another one, and the time per label over the length.
 
-    python bench/transformer_search.py [--against CHECKOUT | --quantize int8] [--rounds N] [--beam K] [--batch N]
+    python bench/transformer_search.py [--against CHECKOUT | --quantize TYPE] [--rounds N] [--beam K] [--batch N]
 
 A decoder of 6 layers (512, 8 heads, feed-forward 2048) over 30 encoder frames; no hypothesis ends before the last of
 100 labels. Each side runs in a process of its own, in turn. The speed counts the labels of the best hypotheses; both
 sides must find the same ones with the same scores. The growth is the time of the second half of the labels over that of
 the first one: 1 if nothing is recomputed or copied with the history, 3 where all of the time is. With --quantize, the
-other side is the same search with matrices of int8.
+other side is the same search with matrices of that type.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cpu", action="store_true", help="count CPU seconds: for a machine with other load")
-    parser.add_argument("--quantize", choices=["int8"], help="compare with the same search in this type")
+    parser.add_argument("--quantize", choices=["int8", "bfloat16"], help="compare with the same search in this type")
     parser.add_argument("--worker", metavar="CHECKOUT", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:

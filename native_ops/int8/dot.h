@@ -1,5 +1,6 @@
-// Sums over four steps of the depth for a vector of columns, exact in int32. The sums begin with start() times the sum
-// of the numbers of a row, since some instructions take the stored bytes, which are 128 too large.
+// Sums over four steps of the depth for a vector of columns, exact in int32, see common/panel_product.h. To them kStart
+// times the sum of the numbers of a row is added, since some instructions take the stored bytes, which are 128 too
+// large.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,17 @@ namespace rtf {
 #if defined(__AVX512VNNI__) && defined(__AVX512F__)
 
 struct Dot {
+  typedef int32_t Sum;
   typedef __m512i Sums;
+#if defined(__AMX_INT8__)
+  static constexpr bool kTiles = true;
+#else
+  static constexpr bool kTiles = false;
+#endif
   static constexpr int kColumns = 16, kVectors = 4, kMaxRows = 6;  // 24 sums, 4 factors of 32 registers
   static constexpr int32_t kStart = -128;
 
-  static Sums splat(int32_t x) { return _mm512_set1_epi32(x); }
+  static Sums zero() { return _mm512_setzero_si512(); }
   static Sums load(const uint8_t* w) { return _mm512_loadu_si512(w); }
   static Sums add(Sums sums, Sums w, int32_t x) { return _mm512_dpbusd_epi32(sums, w, _mm512_set1_epi32(x)); }
   static void store(int32_t* to, Sums sums) { _mm512_storeu_si512(to, sums); }
@@ -27,10 +34,12 @@ struct Dot {
 #elif defined(__AVX2__)
 
 struct Dot {
+  typedef int32_t Sum;
   typedef __m256i Sums;
+  static constexpr bool kTiles = false;
   static constexpr int kColumns = 8, kVectors = 4, kMaxRows = 2;  // 8 sums, 4 factors of 16 registers
 
-  static Sums splat(int32_t x) { return _mm256_set1_epi32(x); }
+  static Sums zero() { return _mm256_setzero_si256(); }
   static void store(int32_t* to, Sums sums) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), sums); }
 
 #if defined(__AVXVNNI__)
@@ -57,6 +66,8 @@ struct Dot {
 
 // Any CPU: the compiler finds vectors for the loops.
 struct Dot {
+  typedef int32_t Sum;
+  static constexpr bool kTiles = false;
   static constexpr int kColumns = 16, kVectors = 1, kMaxRows = 2;
   static constexpr int32_t kStart = 0;
 
@@ -67,11 +78,7 @@ struct Dot {
     int16_t values[4][kColumns];
   };
 
-  static Sums splat(int32_t x) {
-    Sums sums;
-    for (int32_t& value : sums.values) value = x;
-    return sums;
-  }
+  static Sums zero() { return {}; }
   static Factors load(const uint8_t* w) {
     Factors factors;
     for (int column = 0; column < kColumns; ++column)

@@ -82,7 +82,7 @@ def log_templates(plan: Plan, config: Config) -> None:
 def describe_plan(plan: Plan, *, color: bool = False) -> str:
     """Return the table, then losses and totals."""
     nodes = plan.visible_nodes()
-    rows = [layer_row(node, plan.int8) for node in nodes]
+    rows = [layer_row(node, plan.rounded) for node in nodes]
     with_loss = {loss.owner for loss in plan.losses}
     widths = [max(len(r[i]) for r in [HEADER, *rows]) for i in range(len(HEADER))]
     lines = [_paint(_format(HEADER, widths), _BOLD, color)]
@@ -137,7 +137,7 @@ def _shortened(chain: str) -> str:
 
 def _totals(plan: Plan) -> list[str]:
     inputs = ", ".join("%s %s" % (key, show_axes(node.output)) for key, node in plan.extern.items())
-    return [totals(plan.visible_nodes(), plan.params, plan.int8), "data: %s" % (inputs or "none")]
+    return [totals(plan.visible_nodes(), plan.params, plan.rounded), "data: %s" % (inputs or "none")]
 
 
 def _format(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -14,10 +14,10 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import DimError
 from returnn_tf.config.user_code import using_config
 from returnn_tf.graph.emit_node import emit_node
-from returnn_tf.graph.int8_variable import Int8Variable
 from returnn_tf.graph.lowering import Lowering, LoweringOptions, ParamValues
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.of_layer import ValueOfLayer
+from returnn_tf.graph.rounded_variable import RoundedVariable
 from returnn_tf.ops.frames.shape import to_layout
 from returnn_tf.util.lazy_tf import tf
 
@@ -39,14 +39,14 @@ class InitialValues(dict[str, Any]):
         return self[name]
 
     def variable(self, spec: ParamSpec) -> Any:
-        """Return a new variable, or an `Int8Variable`, with the initial value of a parameter.
+        """Return a new variable, or a `RoundedVariable`, with the initial value of a parameter.
 
         :raises ConfigError: there is not enough memory for it
         """
         try:
-            int8 = self._plan.int8.get(spec.name)
-            if int8 is not None:
-                return Int8Variable.of_value(int8, self.array(spec))
+            rounded = self._plan.rounded.get(spec.name)
+            if rounded is not None:
+                return RoundedVariable.of_value(rounded, self.array(spec))
             with tf.device(spec.device):
                 return tf.Variable(self.array(spec), trainable=spec.trainable, name=_variable_name(spec.name))
         except (MemoryError, tf.errors.ResourceExhaustedError) as exc:

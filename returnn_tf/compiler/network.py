@@ -25,10 +25,10 @@ from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.after_step.sinks import OpenSinks
 from returnn_tf.graph.carried_state import CarriedState, KeptSpec
-from returnn_tf.graph.int8_variable import check_values
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.quantization import refusal_to_train
+from returnn_tf.graph.rounded_variable import check_values
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.logging.log import log
 from returnn_tf.tensor import Data
@@ -75,7 +75,7 @@ class Network:
             prepare_for_xla(config)
         initial = InitialValues(plan, config, seed)
         #: The parameters that checkpoints hold.
-        #: A parameter that the setting ``quantize`` stores as int8 is an `Int8Variable`, the others are `tf.Variable`s.
+        #: A parameter that the setting ``quantize`` rounds is a `RoundedVariable`, the others are `tf.Variable`s.
         self.stored_params: dict[str, Any] = {name: initial.variable(spec) for name, spec in plan.params.items()}
         self.kept = KeptStates(plan.kept)
         #: All parameters: those above, and states that layers keep from batch to batch.
@@ -125,7 +125,7 @@ class Network:
         """Set parameters by name; nothing is changed if one of them does not fit.
 
         :raises ConfigError: unknown name or wrong shape
-        :raises DataError: NaN or infinity for one that is stored as int8
+        :raises DataError: NaN or infinity for one that is rounded
         """
         for name, value in values.items():
             if name not in self.params:
@@ -272,7 +272,7 @@ class Network:
         """
         nodes = list(dict.fromkeys(self.plan.roots() + self.fetch_nodes(fetch)))
         train = self.train if train is None else train
-        if with_grad and self.plan.int8:
+        if with_grad and self.plan.rounded:
             raise refusal_to_train("quantize")
         cache_key = (tuple(n.path for n in nodes), train, with_grad)
         if cache_key not in self._functions:

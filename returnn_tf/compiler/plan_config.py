@@ -70,7 +70,7 @@ def plan_from_config(
             default_target=settings.target,
             empty_data_keys=empty_data_keys(declared),
         )
-        assert plan.int8 is not None  # raises an error for a wrong setting
+        assert plan.rounded is not None  # raises an error for a wrong setting
         return plan
 
 

@@ -68,7 +68,7 @@ def write_export(exporter: Exporter, net: Network, folder: str, check: Optional[
 
     :param check: see `export`
     """
-    if check is not None and net.plan.int8:
+    if check is not None and net.plan.rounded:
         raise ExportError(
             "export: check has no floats to compare with, as the setting quantize has rounded the parameters. Load the "
             "network without the setting, and give quantize to the export."

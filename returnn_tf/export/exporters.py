@@ -20,10 +20,11 @@ from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.quantized import quantized
 from returnn_tf.export.tensor_info import TensorInfo
 from returnn_tf.graph.quantization import quantization_of
+from returnn_tf.graph.rounded_variable import KINDS
 
 EXPORTERS: OptionClasses = OptionClasses("export target", "returnn_tf.export", plugins="returnn_tf.exporters")
-#: The tolerance with parameters of int8.
-INT8_TOLERANCE = 2e-2
+#: The tolerance with rounded parameters.
+ROUNDED_TOLERANCE = 2e-2
 #: Class decorator: registers an exporter as ``--to NAME``.
 register_exporter = EXPORTERS.register
 
@@ -82,7 +83,7 @@ class Exporter(abc.ABC):
 
         :raises ConfigError: the target can't express how they are stored
         """
-        if net.plan.int8:
+        if net.plan.rounded:
             raise ExportError(
                 "export to %s: the setting quantize is for graphs with our ops. Remove it, and see the option quantize "
                 "in returnn-tf export --help." % self.class_name
@@ -136,11 +137,11 @@ class Exporter(abc.ABC):
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class Int8Exporter(Exporter):
-    """A target whose graphs have our ops, also those with parameters of int8."""
+class RoundingExporter(Exporter):
+    """A target whose graphs have our ops, also those with rounded parameters."""
 
     quantize: Optional[str] = option(
-        None, help="store matrices as int8, and multiply in int8, as by the setting quantize", choices=(None, "int8")
+        None, help="store matrices in this type, and multiply in it, as by the setting quantize", choices=(None, *KINDS)
     )
     exclude: list[str] = option([], help="with quantize: layers or patterns that stay float32")
 
@@ -154,7 +155,7 @@ class Int8Exporter(Exporter):
         return derived(config, {"quantize": None})
 
     def network(self, net: Network) -> Network:
-        """Return the network, by the option or the setting with parameters of int8; `facts` list these.
+        """Return the network, by the option or the setting with rounded parameters; `facts` list these.
 
         :raises ConfigError: the network was loaded with the setting, or the option has no effect
         """
@@ -168,12 +169,12 @@ class Int8Exporter(Exporter):
         elif self.exclude:
             raise ExportError("export to %s: exclude has a meaning with quantize alone. Add it." % self.class_name)
         if net.plan.semantics.quantization is not None:
-            self.facts["int8"] = sorted(net.plan.int8)
+            self.facts[net.plan.semantics.quantization.dtype] = sorted(net.plan.rounded)
         return net
 
     def largest_difference(self) -> float:
-        """Return the tolerance: larger with int8, as a last bit decides how an activation is rounded."""
-        return INT8_TOLERANCE if self.facts.get("int8") else self.tolerance
+        """Return the tolerance: larger with rounded parameters, as a last bit decides how an activation is rounded."""
+        return ROUNDED_TOLERANCE if any(map(self.facts.get, KINDS)) else self.tolerance
 
 
 def difference(

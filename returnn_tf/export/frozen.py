@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
-from returnn_tf.export.exporters import Int8Exporter, register_exporter
+from returnn_tf.export.exporters import RoundingExporter, register_exporter
 from returnn_tf.export.graph_ops import add_outputs, check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.layers_of_ops import check_assignments
@@ -22,7 +22,7 @@ FILE = "model.pb"
 
 
 @register_exporter("frozen")
-class FrozenExporter(Int8Exporter, StreamingExporter):
+class FrozenExporter(RoundingExporter, StreamingExporter):
     """A frozen GraphDef: one file with parameters as constants, without functions, for sessions of TensorFlow."""
 
     portable: bool = option(False, help=PORTABLE)

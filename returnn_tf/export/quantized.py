@@ -1,4 +1,4 @@
-"""A network with its parameters stored as int8."""
+"""A network with its matrices stored as smaller numbers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import ExportError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.engine.search.joined_hypotheses import JoinedHypotheses
-from returnn_tf.export.exporters import INT8_TOLERANCE, Exporter
+from returnn_tf.export.exporters import ROUNDED_TOLERANCE, Exporter
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.sample import random_batch
 from returnn_tf.export.streaming import StreamingModel
@@ -134,7 +134,7 @@ def _compared(model: InferenceModel, block: int) -> Optional[tuple[str, str]]:
         sample.update({name: np.full_like(sample[name], frames) for name in lengths})
     whole = InferenceModel(model.net, [node.path for node in model.nodes]).expected(sample)
     blocks = list(_run_blocks(model, sample, block))
-    tolerance = INT8_TOLERANCE if model.net.plan.int8 else _TOLERANCE
+    tolerance = ROUNDED_TOLERANCE if model.net.plan.rounded else _TOLERANCE
     for name, info in model.outputs.items():
         if info.kind == VALUE and info.beam is not None:
             found = _search_difference(info, whole, blocks, tolerance)

@@ -10,17 +10,17 @@ from returnn_tf.config.errors import DimError
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.carried_state import KeptSpec
-from returnn_tf.graph.int8_variable import Int8Variable
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.custom import emit_custom
 from returnn_tf.graph.params.reuse import CustomParam, LayerAsParam
+from returnn_tf.graph.rounded_variable import RoundedVariable
 from returnn_tf.ops.after_product import dropout
 from returnn_tf.ops.frames.shape import expand_at, to_layout
 from returnn_tf.ops.frames.skipped_padding import FramePacking
-from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.ops.mixed_precision import reduced
+from returnn_tf.ops.rounded import RoundedMatrix
 from returnn_tf.ops.sequence.beam import flat_index
 from returnn_tf.tensor import Data, Dim, batch_dim
 from returnn_tf.tensor.dim_binding import have_same_origin
@@ -415,17 +415,17 @@ class EmitContext:
             known[self.node, name] = self._noisy(name, provider, self._plain(provider))
         return self._operand(known[self.node, name])
 
-    def int8_matrix(self, name: str) -> Optional[Int8Matrix]:
-        """Return a parameter that is stored as int8, or None if it is read as floats, as with noise."""
+    def rounded_matrix(self, name: str) -> Optional[RoundedMatrix]:
+        """Return a parameter that is stored as smaller numbers, or None if it is read as floats, as with noise."""
         provider = self.node.params[name]
-        if not self.node.layer.multiplies_int8(name):
+        if not self.node.layer.multiplies_rounded(name):
             return None
         if self.train and (self.node.layer.param_variational_noise or self.node.layer.param_dropout):
             return None
         variable = self.lowering.params.variables.get(provider.name) if isinstance(provider, ParamSpec) else None
-        if not isinstance(variable, Int8Variable):
+        if not isinstance(variable, RoundedVariable):
             return None
-        known = self.lowering.params.int8
+        known = self.lowering.params.rounded
         if provider not in known:
             known[provider] = variable.matrix()
         return known[provider]

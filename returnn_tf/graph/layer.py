@@ -528,15 +528,15 @@ class Layer(Sealable):
         return {}
 
     def channel_axes(self) -> Mapping[str, int]:
-        """Return the factors of products, and tables of rows of labels, which may be stored as int8.
+        """Return the factors of products, and tables of rows of labels, which may be stored as smaller numbers.
 
         :return: parameter -> the axis of its channels: the features of a product, or the labels whose rows are read; of
             more than two axes it is the last one, and the others are the depth
         """
         return {name: 0 if transposed else 1 for name, transposed in self.factors().items()}
 
-    def multiplies_int8(self, name: str) -> bool:
-        """Return whether one of `channel_axes` is read by `EmitContext.int8_matrix`; else it is read as floats."""
+    def multiplies_rounded(self, name: str) -> bool:
+        """Return whether one of `channel_axes` is read by `EmitContext.rounded_matrix`; else it is read as floats."""
         return True
 
     def differentiates_by(self) -> Sequence[Node]:

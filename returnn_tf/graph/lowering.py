@@ -16,7 +16,7 @@ from returnn_tf.graph.dim_lengths import DimLengths
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.ops.frames.skipped_padding import LEAST_SHARE, FramePacking
-from returnn_tf.ops.int8 import Int8Matrix
+from returnn_tf.ops.rounded import RoundedMatrix
 from returnn_tf.tensor import Dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -63,18 +63,18 @@ class ParamValues:
 
     :param variables: parameter name -> variable
     :param read: the values read so far, by what provides them
-    :param int8: those stored as int8 that were read so far, by what provides them
+    :param rounded: those stored as smaller numbers that were read so far, by what provides them
     :param noisy: those with dropout or noise, by the layer that has it and the name there
     """
 
     variables: dict[str, Any] = dataclasses.field(default_factory=dict)
     read: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    int8: dict[Any, Int8Matrix] = dataclasses.field(default_factory=dict)
+    rounded: dict[Any, RoundedMatrix] = dataclasses.field(default_factory=dict)
     noisy: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
 
     def child(self) -> ParamValues:
         """Return those of the body of a loop: the same variables, and a copy of what was read."""
-        return dataclasses.replace(self, read=dict(self.read), int8=dict(self.int8), noisy=dict(self.noisy))
+        return dataclasses.replace(self, read=dict(self.read), rounded=dict(self.rounded), noisy=dict(self.noisy))
 
 
 @dataclasses.dataclass

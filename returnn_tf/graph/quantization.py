@@ -1,4 +1,4 @@
-"""The setting ``quantize``: which parameters are stored as int8, in networks that are not trained."""
+"""The setting ``quantize``: which parameters are stored as smaller numbers, in networks that are not trained."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import SettingError
 from returnn_tf.config.options import from_options, option
 from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.graph.rounded_variable import KINDS
 
 
 @dataclasses.dataclass(frozen=True)
 class Quantization:
     """The options of ``quantize``."""
 
-    dtype: str = option("int8", help="type of the stored numbers", choices=("int8",))
+    dtype: str = option("int8", help="type of the stored numbers", choices=tuple(KINDS))
     exclude: list[str] = option([], help="paths of layers, or patterns such as 'output/*', that stay float32")
 
 
@@ -38,18 +39,18 @@ def quantization_of(config: Config) -> Optional[Quantization]:
     ):
         if value != wanted:
             raise SettingError(
-                "%s: products with int8 have operands and results of float32, but %s is %r. Set %s to %r, or remove "
-                "quantize." % (where, name, value, name, wanted)
+                "%s: products with %s have operands and results of float32, but %s is %r. Set %s to %r, or remove "
+                "quantize." % (where, options.dtype, name, value, name, wanted)
             )
     return options
 
 
 def refusal_to_train(where: str) -> SettingError:
-    """Return the error for a training with int8.
+    """Return the error for a training with rounded parameters.
 
     :param where: what sets it
     """
     return SettingError(
-        "%s: parameters of int8 can't be trained: rounding has no gradient, and updates are smaller than a step of "
-        "int8. Train without it, and give it to tasks that only compute: ++quantize int8." % where
+        "%s: rounded parameters can't be trained: rounding has no gradient, and updates are smaller than its steps. "
+        "Train without it, and give it to tasks that only compute: ++quantize int8." % where
     )

@@ -16,7 +16,7 @@ class Semantics:
     :param product_dtype: type in which products of float32 and their activations are computed, by the setting
         ``mixed_precision``; None: float32
     :param behavior_version: selects between old and new defaults
-    :param quantization: which parameters are stored as int8; None: none
+    :param quantization: which parameters are stored as smaller numbers; None: none
     """
 
     float_dtype: str = "float32"

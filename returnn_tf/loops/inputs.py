@@ -30,7 +30,7 @@ def read_params(ctx: EmitContext, nodes: Sequence[Node]) -> None:
     for node in nodes:
         inner = EmitContext(node, ctx.lowering)
         for name, spec in node.params.items():
-            if not isinstance(spec, LayerAsParam) and inner.int8_matrix(name) is None:
+            if not isinstance(spec, LayerAsParam) and inner.rounded_matrix(name) is None:
                 inner.param(name)
         pack_factors(inner)
         read_params(ctx, node.inner)

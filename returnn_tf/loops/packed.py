@@ -1,4 +1,4 @@
-"""Parameters as matrices: those of int8, and in the steps of a search those that are packed once, before the loop.
+"""Parameters as matrices: rounded ones, and in the steps of a search those that are packed once, before the loop.
 
 TensorFlow packs the matrix in each call, for each of its threads, which takes much of the time of a product with the
 few rows of a search.
@@ -24,7 +24,7 @@ def pack_factors(ctx: EmitContext) -> None:
         provider = ctx.node.params[name]
         if isinstance(provider, LayerAsParam) or (provider, transposed) in ctx.lowering.search.packed:
             continue
-        if ctx.int8_matrix(name) is not None:
+        if ctx.rounded_matrix(name) is not None:
             continue
         w = ctx.param(name)
         if w.dtype == tf.float32 and w.shape.rank == 2 and (w.shape.num_elements() or 0) >= _LEAST_SIZE:
@@ -34,12 +34,12 @@ def pack_factors(ctx: EmitContext) -> None:
 
 
 def matrix(ctx: EmitContext, name: str, *, transposed: bool = False) -> Matrix:
-    """Return a parameter of a layer as a matrix, of int8 if it is stored so, packed if it was packed before the loop.
+    """Return a parameter of a layer as a matrix, rounded if it is stored so, packed if it was packed before the loop.
 
     :param name: of the parameter
     :param transposed: whether it is [out, in]
     """
-    int8 = ctx.int8_matrix(name)
-    if int8 is not None:
-        return Matrix(None, transposed, int8)
+    rounded = ctx.rounded_matrix(name)
+    if rounded is not None:
+        return Matrix(None, transposed, rounded)
     return Matrix(ctx.param(name), transposed, ctx.lowering.search.packed.get((ctx.node.params[name], transposed)))

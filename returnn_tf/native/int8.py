@@ -12,8 +12,8 @@ from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.util.lazy_tf import tf
 
-#: Columns, and steps of the depth, that are stored together: see ``native_ops/int8/int8.h``.
-PANEL, GROUP = 16, 4
+#: Steps of the depth that are stored together: see ``native_ops/int8/int8.h``.
+GROUP = 4
 #: What is added to a number, so that it is stored as uint8.
 OFFSET = 128
 #: The largest absolute value of a number.
@@ -57,8 +57,8 @@ def self_test(ops: Any) -> None:
     rng = np.random.RandomState(1)
     for rows, groups, panels in ((1, 1, 1), (17, 23, 5)):
         x = rng.normal(0, 1, (rows, groups * GROUP)).astype("float32")
-        w = rng.randint(-MOST, MOST + 1, (panels, groups, PANEL, GROUP))
-        scales = rng.uniform(0.001, 0.01, panels * PANEL).astype("float32")
+        w = rng.randint(-MOST, MOST + 1, (panels, groups, 16, GROUP))
+        scales = rng.uniform(0.001, 0.01, panels * 16).astype("float32")
         largest = np.abs(x).max(axis=1, keepdims=True)
         rounded = np.rint(x * (np.float32(MOST) / largest)).astype("int64")
         sums = np.einsum("rgi,pgci->rpc", rounded.reshape([rows, groups, GROUP]), w).reshape([rows, -1])

@@ -10,25 +10,25 @@ from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.product import ops_for_frames, product_of_frames
 from returnn_tf.ops.activations import get_activation, may_reduce
 from returnn_tf.ops.after_product import bias_and_activation, continued_product
-from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.ops.mixed_precision import full
+from returnn_tf.ops.rounded import RoundedMatrix
 from returnn_tf.util.lazy_tf import tf
 
 
 class Matrix(NamedTuple):
     """Weights.
 
-    :param values: [in, out], or [out, in] if ``transposed``; None: only those of int8 are stored
-    :param packed: the same in the order of a native op for few rows, or of int8; None: neither
+    :param values: [in, out], or [out, in] if ``transposed``; None: only rounded ones are stored
+    :param packed: the same in the order of a native op for few rows, or rounded; None: neither
     """
 
     values: Any
     transposed: bool = False
-    packed: Union[PackedMatrix, Int8Matrix, None] = None
+    packed: Union[PackedMatrix, RoundedMatrix, None] = None
 
     def rows(self, labels: Any) -> Any:
         """Look up a row [out] for each label."""
-        if isinstance(self.packed, Int8Matrix):
+        if isinstance(self.packed, RoundedMatrix):
             return self.packed.rows(labels)
         return tf.gather(tf.transpose(self.values) if self.transposed else self.values, labels)
 
@@ -49,7 +49,7 @@ def _over_last(x: Any, axis: int) -> Any:
 
 @form(
     lambda _, x, w, axis=-1, **__: w.packed.product(_over_last(x, axis)),
-    where=lambda x, w, axis=-1, *, train: isinstance(w.packed, Int8Matrix),
+    where=lambda x, w, axis=-1, *, train: isinstance(w.packed, RoundedMatrix),
 )
 @form(
     lambda packed, x, *_, **__: packed.product(x),

@@ -166,7 +166,7 @@ def test_layers(name: str) -> None:
     """Values are those of the rounded parameters, but for the rounding of activations; the same without native ops."""
     network, stored = NETWORKS[name]
     int8, floats = _networks(network)
-    assert set(int8.plan.int8) == stored
+    assert set(int8.plan.rounded) == stored
     found, expected = (net.run(_feed()).layers["output"].value for net in (int8, floats))
     assert found.shape == expected.shape
     bound = 0.05 if stored and "embedding" not in name else 1e-6
@@ -176,6 +176,34 @@ def test_layers(name: str) -> None:
         again.set_param_values(int8.get_param_values())
         plain = again.run(_feed()).layers["output"].value
     np.testing.assert_allclose(plain, found, atol=bound * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", [
+    "linear", "softmax", "embedding", "transposed", "self_attention", "lstm", "gru", "conv", "lstm in a loop",
+    "standardlstm in a loop", "gru in a loop", "gates of no whole panels in a loop",
+    "sources of no whole groups in a loop",
+])  # fmt: skip
+def test_bfloat16(name: str) -> None:
+    """The same matrices; differences are those of numbers with 8 bits; the same without native ops."""
+    network, stored = NETWORKS[name]
+    rounded, floats = _networks(network, "bfloat16")
+    assert set(rounded.plan.rounded) == stored
+    variable = rounded.params[min(stored)]
+    assert [part.dtype.name for part in variable.parts.values()] == ["bfloat16"] and variable.dtype == tf.float32
+    found, expected = (net.run(_feed()).layers["output"].value for net in (rounded, floats))
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+    with portable_ops():
+        again = Network.from_config(_config(network, "bfloat16"))
+        again.set_param_values(rounded.get_param_values())
+        plain = again.run(_feed()).layers["output"].value
+    np.testing.assert_allclose(plain, found, atol=0.005 * np.abs(expected).max())
+
+
+def test_bfloat16_in_search() -> None:
+    rounded, floats = _networks(DECODER, "bfloat16", search=True)
+    found, expected = (net.run(_feed()).layers for net in (rounded, floats))
+    np.testing.assert_allclose(found["output"].beam_scores, expected["output"].beam_scores, rtol=0.02)
+    np.testing.assert_array_equal(found["decision"].value, expected["decision"].value)
 
 
 @pytest.mark.parametrize("name, depths", [
@@ -200,8 +228,8 @@ def test_without_effect(name: str) -> None:
 def test_search() -> None:
     """Labels are those of the rounded parameters; a tied embedding is stored once, by its labels."""
     int8, floats = _networks(DECODER, search=True)
-    assert set(int8.plan.int8) == {"output/rec/embed/W", "output/rec/att/QKV", "output/rec/ff/W"}
-    assert int8.plan.int8["output/rec/embed/W"].shapes[1] == (LABELS,)
+    assert set(int8.plan.rounded) == {"output/rec/embed/W", "output/rec/att/QKV", "output/rec/ff/W"}
+    assert int8.plan.rounded["output/rec/embed/W"].width == LABELS
     found, expected = (net.run(_feed()).layers for net in (int8, floats))
     np.testing.assert_allclose(found["output"].beam_scores, expected["output"].beam_scores, rtol=0.02)
     np.testing.assert_array_equal(found["decision"].value, expected["decision"].value)
@@ -230,7 +258,7 @@ def test_memory() -> None:
     net = Network.from_config(_config({"output": LINEAR}))
     weights = net.params["output/W"]
     assert (weights.shape, weights.dtype.name) == ((FEATURES, 128), "float32")
-    stored = sum(part.numpy().nbytes for part in (weights.numbers, weights.scales))
+    stored = sum(part.numpy().nbytes for part in weights.parts.values())
     assert stored == weights.spec.size == FEATURES * 128 + 4 * 128
 
 
@@ -244,7 +272,7 @@ def test_memory() -> None:
 )
 def test_exclude(exclude: list[str], stored: set[str]) -> None:
     plan = plan_from_config(_config(DECODER, {"dtype": "int8", "exclude": exclude}), search=True)
-    assert set(plan.int8) == stored
+    assert set(plan.rounded) == stored
 
 
 def test_exclude_all() -> None:
@@ -266,6 +294,10 @@ def test_exclude_without_effect(pattern: str) -> None:
     "settings, text",
     [
         ({"quantize": "int4"}, "'dtype' is 'int4'. Did you mean 'int8'?"),
+        (
+            {"quantize": "bfloat16", "float_dtype": "float64"},
+            "products with bfloat16 have operands and results of float32",
+        ),
         ({"quantize": {"exlude": []}}, "exclude"),
         ({"mixed_precision": "bfloat16"}, "mixed_precision is 'bfloat16'. Set mixed_precision to None"),
         ({"float_dtype": "float64"}, "float_dtype is 'float64'. Set float_dtype to 'float32'"),
@@ -328,7 +360,7 @@ def test_noise(option: str, value: float) -> None:
 def test_training_is_refused() -> None:
     network = {"output": {"class": "softmax", "from": "data", "loss": "ce", "target": "classes"}}
     config = _config(network, optimizer={"class": "sgd"}, learning_rate=0.1)
-    text = "int8 can't be trained: rounding has no gradient"
+    text = "rounded parameters can't be trained: rounding has no gradient"
     with pytest.raises(ConfigError, match=text):
         check_all_settings(config)
     net = Network.from_config(config, train=True)

@@ -87,6 +87,21 @@ def test_targets(tmp_path, to, layers, portable):
 
 
 @pytest.mark.slow
+@pytest.mark.own_process
+@pytest.mark.parametrize("to, layers", [("saved_model", TAGGER), ("meta", TAGGER), ("steps", CELLS)])
+def test_bfloat16(tmp_path, to, layers):
+    net = _network(layers, search="decision" in layers)
+    returnn_tf.export(
+        net, str(tmp_path / "out"), to=to, quantize="bfloat16", exclude=["enc*"] if layers is CELLS else []
+    )
+    facts = read_side_file(str(tmp_path / "out"))
+    assert facts["bfloat16"] == sorted(
+        name for name in net.params if name.endswith(MATRICES) and not name.startswith("enc")
+    )
+    assert "int8" not in facts and any("bfloat16" in path for path in facts["native"]["libraries"])
+
+
+@pytest.mark.slow
 def test_checkpoint_of_a_meta_graph(tmp_path):
     """It has numbers and scales, not the floats."""
     returnn_tf.export(_network(TAGGER), str(tmp_path / "out"), to="meta", quantize="int8", exclude=["output"])
@@ -145,8 +160,8 @@ def test_setting_of_a_config(given, stored, setting):
     exporter = make_exporter("saved_model", given)
     config = returnn_tf.Config({"network": TAGGER, "extern_data": EXTERN_DATA, "quantize": setting})
     net = returnn_tf.Network.from_config(exporter.config_to_load(config))
-    assert not net.plan.int8
-    assert sorted(exporter.network(net).plan.int8) == stored == exporter.facts["int8"]
+    assert not net.plan.rounded
+    assert sorted(exporter.network(net).plan.rounded) == stored == exporter.facts["int8"]
 
 
 def test_exclude_alone(tmp_path):

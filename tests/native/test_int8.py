@@ -15,8 +15,8 @@ from returnn_tf.native.library import load
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.sources import source_folder
 from returnn_tf.native.toolchain import find_toolchain
-from returnn_tf.ops import int8
-from returnn_tf.ops.int8 import LONGEST, Int8Matrix, from_int8, to_int8
+from returnn_tf.ops import int8, rounded
+from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.util.lazy_tf import tf
 from tests.compiling import compile_cached
 from tests.native.tiles import EMULATED_TILES, WITH_VECTORS_OF_TILES
@@ -39,8 +39,8 @@ def ops():
 
 def _matrix(w):
     """Return a matrix [depth, channels] as `Int8Matrix`."""
-    numbers, scales = to_int8(w.T)
-    return Int8Matrix(tf.constant(numbers), tf.constant(scales), w.shape[0])
+    numbers, scales = map(tf.constant, Int8Matrix.round(w.T))
+    return Int8Matrix(numbers, *w.shape, scales)
 
 
 def _random(seed, *shape):
@@ -64,7 +64,7 @@ def test_without_the_native_op(monkeypatch):
     x, w = tf.constant(_random(1, 2, 8)), _matrix(_random(2, 8, 16))
     expected = w.product(x)
     monkeypatch.setattr(int8, "int8_ops", lambda: None)
-    int8._warn_of_speed.cache_clear()
+    rounded._warn_of_speed.cache_clear()
     with log.collected_warnings() as found:
         with portable_ops():
             w.product(x)
@@ -110,31 +110,30 @@ def test_stored_numbers(shape):
     """What is read back has at most half a step of error, and is the same when it is stored again."""
     w = _random(1, *shape)
     w[0] = 0
-    numbers, scales = to_int8(w)
-    back = from_int8(numbers, scales, shape[1])
+    numbers, scales = Int8Matrix.round(w)
+    back = Int8Matrix.restored([numbers, scales], *shape)
     assert (np.abs(back - w) <= 0.5001 * scales[:, None]).all() and not back[0].any()
-    again = to_int8(back)
+    again = Int8Matrix.round(back)
     np.testing.assert_array_equal(again[0], numbers)
     np.testing.assert_allclose(again[1], scales, rtol=1e-6)
-    matrix = Int8Matrix(tf.constant(numbers), tf.constant(scales), shape[1])
+    matrix = Int8Matrix(tf.constant(numbers), shape[1], shape[0], tf.constant(scales))
     np.testing.assert_array_equal(matrix.values(), back.T)
 
 
 def test_large_matrices_are_rounded_by_parts(monkeypatch):
     w = _random(1, 100, 50)
-    expected = to_int8(w)
+    expected = Int8Matrix.round(w)
     for at_once in (1, 2000):
-        monkeypatch.setattr(int8, "_AT_ONCE", at_once)
-        for part, whole in zip(to_int8(w), expected):
+        monkeypatch.setattr(rounded, "_AT_ONCE", at_once)
+        for part, whole in zip(Int8Matrix.round(w), expected):
             np.testing.assert_array_equal(part, whole)
 
 
 @pytest.mark.parametrize("labels", [[3], [[0, 31], [17, 16]]], ids=str)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_rows_of_labels(labels, dtype):
-    numbers, scales = to_int8(_random(1, 32, 37))
-    found = Int8Matrix(tf.constant(numbers), tf.constant(scales), 37).rows(tf.constant(labels, dtype))
-    np.testing.assert_array_equal(found, from_int8(numbers, scales, 37)[np.array(labels)])
+    matrix = _matrix(_random(1, 37, 32))
+    np.testing.assert_array_equal(matrix.rows(tf.constant(labels, dtype)), matrix.values().numpy().T[np.array(labels)])
 
 
 def test_unknown_shapes(ops):
@@ -167,7 +166,7 @@ def test_wrong_shapes(ops, x, w, scales, text):
 
 def test_longest_product():
     """Sums of this depth fit, those of one number more may not."""
-    assert LONGEST * 127**2 < 2**31 <= (LONGEST + 1) * 127**2
+    assert Int8Matrix.longest * 127**2 < 2**31 <= (Int8Matrix.longest + 1) * 127**2
 
 
 @pytest.mark.slow

@@ -40,8 +40,10 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
         ["loading"],
     ],
     "ops": [
+        ["rounded"],
         [
             "activations",
+            "bfloat16",
             "frames",
             "gradients",
             "initial_values",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from returnn_tf.graph.int8_variable import Int8Spec
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.graph.rounded_variable import RoundedSpec
 from returnn_tf.logging.text import counted
 from returnn_tf.tensor import Data
 from returnn_tf.util.html import Html, paragraph, table
@@ -16,17 +16,22 @@ HEADER = ("layer", "class", "output", "dtype", "parameters", "time")
 
 
 def layers_html(
-    nodes: Sequence[Node], losses: Sequence[LossNode], params: Mapping[str, ParamSpec], int8: Mapping[str, Int8Spec]
+    nodes: Sequence[Node],
+    losses: Sequence[LossNode],
+    params: Mapping[str, ParamSpec],
+    rounded: Mapping[str, RoundedSpec],
 ) -> Html:
     """Return the table of the layers, then losses and totals, as HTML."""
-    lines = [*loss_lines(losses), totals(nodes, params, int8)]
-    return Html(table(HEADER, [layer_row(node, int8) for node in nodes], numbers=[4]) + "".join(map(paragraph, lines)))
+    lines = [*loss_lines(losses), totals(nodes, params, rounded)]
+    return Html(
+        table(HEADER, [layer_row(node, rounded) for node in nodes], numbers=[4]) + "".join(map(paragraph, lines))
+    )
 
 
-def layer_row(node: Node, int8: Mapping[str, Int8Spec]) -> Sequence[str]:
+def layer_row(node: Node, rounded: Mapping[str, RoundedSpec]) -> Sequence[str]:
     """Return the cells of a layer.
 
-    :param int8: the parameters that are stored as int8, by name
+    :param rounded: the parameters that are stored as smaller numbers, by name
     """
     data = node.output
     count = sum(spec.size for spec in node.owned)
@@ -35,9 +40,13 @@ def layer_row(node: Node, int8: Mapping[str, Int8Spec]) -> Sequence[str]:
         "data" if node.extern_key is not None else node.layer.class_name,
         show_axes(data),
         data.dtype + (" of %s" % (data.sparse_dim.size or "?") if data.sparse_dim is not None else ""),
-        (f"{count:,}" if count else "") + " (int8)" * any(spec.name in int8 for spec in node.owned),
+        (f"{count:,}" if count else "") + "".join(" (%s)" % kind for kind in _kinds(node, rounded)),
         _time_change(node),
     )
+
+
+def _kinds(node: Node, rounded: Mapping[str, RoundedSpec]) -> set[str]:
+    return {rounded[spec.name].kind.dtype for spec in node.owned if spec.name in rounded}
 
 
 def show_axes(data: Data) -> str:
@@ -72,10 +81,10 @@ def loss_lines(losses: Sequence[LossNode]) -> list[str]:
     return lines
 
 
-def totals(nodes: Sequence[Node], params: Mapping[str, ParamSpec], int8: Mapping[str, Int8Spec]) -> str:
+def totals(nodes: Sequence[Node], params: Mapping[str, ParamSpec], rounded: Mapping[str, RoundedSpec]) -> str:
     """Return the numbers of layers and parameters, and the memory of these.
 
-    :param int8: the parameters that are stored as int8, by name
+    :param rounded: the parameters that are stored as smaller numbers, by name
     """
     count = sum(p.size for p in params.values())
     layers = sum(node.extern_key is None for node in nodes)
@@ -84,9 +93,10 @@ def totals(nodes: Sequence[Node], params: Mapping[str, ParamSpec], int8: Mapping
     if trainable != count:
         text += " (%s trainable)" % f"{trainable:,}"
     text += ", %s as float32" % _memory(4 * count)
-    if int8:
-        stored = 4 * count + sum(spec.size - 4 * spec.param.size for spec in int8.values())
-        text += "; %s with %s of int8" % (_memory(stored), counted(len(int8), "array"))
+    if rounded:
+        stored = 4 * count + sum(spec.size - 4 * spec.param.size for spec in rounded.values())
+        kind = next(iter(rounded.values())).kind.dtype
+        text += "; %s with %s of %s" % (_memory(stored), counted(len(rounded), "array"), kind)
     return text
 
 

@@ -7,14 +7,14 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from returnn_tf.compiler.planning.drawing import draw_layers
-from returnn_tf.compiler.planning.int8_params import int8_params
 from returnn_tf.compiler.planning.layer_table import layers_html, totals
+from returnn_tf.compiler.planning.rounded_params import rounded_params
 from returnn_tf.config.errors import DimError, did_you_mean
 from returnn_tf.graph.carried_state import KeptSpec
-from returnn_tf.graph.int8_variable import Int8Spec
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossNode
 from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.graph.rounded_variable import RoundedSpec
 from returnn_tf.graph.sealing import tuple_or_view
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Data
@@ -56,13 +56,13 @@ class Plan:
         return {spec.name: spec for node in self.all_nodes() for spec in node.owned}
 
     @functools.cached_property
-    def int8(self) -> Mapping[str, Int8Spec]:
-        """Return the parameters that are stored as int8, by name.
+    def rounded(self) -> Mapping[str, RoundedSpec]:
+        """Return the parameters that are stored as smaller numbers, by name.
 
-        :raises ConfigError: see `int8_params`
+        :raises ConfigError: see `rounded_params`
         """
         options = self.semantics.quantization
-        return {} if options is None else int8_params(list(self.all_nodes()), options)
+        return {} if options is None else rounded_params(list(self.all_nodes()), options)
 
     @property
     def layers(self) -> dict[str, Node]:
@@ -93,13 +93,13 @@ class Plan:
 
     def table_html(self) -> str:
         """Return the table of layers, losses and totals as HTML."""
-        return layers_html(self.visible_nodes(), self.losses, self.params, self.int8)
+        return layers_html(self.visible_nodes(), self.losses, self.params, self.rounded)
 
     def _repr_html_(self) -> str:
         return self.table_html() + folded("drawing", self.svg())
 
     def __repr__(self) -> str:
-        return "<Plan %s, %s>" % ("; ".join(self.outputs), totals(self.visible_nodes(), self.params, self.int8))
+        return "<Plan %s, %s>" % ("; ".join(self.outputs), totals(self.visible_nodes(), self.params, self.rounded))
 
     def by_path(self) -> dict[str, Node]:
         """Return all layers by path."""

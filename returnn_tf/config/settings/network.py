@@ -43,8 +43,8 @@ class NetworkSettings(SettingGroup):
     )
     quantize: Union[None, str, dict[str, Any]] = setting(
         None,
-        help="'int8', or {'dtype': 'int8', 'exclude': [layers or patterns]}: matrices are stored as int8, and what is "
-        "multiplied with them is rounded to int8; not in training",
+        help="'int8', 'bfloat16', or {'dtype': 'int8', 'exclude': [layers or patterns]}: matrices are stored in this "
+        "type, and what is multiplied with them is rounded to it; not in training",
     )
     skip_padding: Optional[bool] = setting(
         None,

@@ -13,7 +13,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import CheckpointDataError, nearest_name
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.checkpoint import GLOBAL_STEP, CheckpointInfo, StoredSpec, StoredValues
-from returnn_tf.graph.int8_variable import check_values, part_names, stored_parts
+from returnn_tf.graph.rounded_variable import KINDS, check_values, part_names, stored_parts
 from returnn_tf.logging.log import log
 
 _MAX_LISTED = 30
@@ -29,7 +29,7 @@ def assign(
     :param source: where the values come from, for the error
     :param ignore_missing: let variables without a value keep theirs, with a warning, unless all of them would
     :raises DataError: lists the missing parameters and those of another shape, and what is stored instead; or one that
-        is int8 would get NaN or infinite numbers
+        is rounded would get NaN or infinite numbers
     """
     missing = [name for name in variables if name not in values] if ignore_missing else []
     if missing and len(missing) < len(variables):
@@ -58,10 +58,11 @@ def misfits(variables: Mapping[str, Any], values: Mapping[str, Union[NDArray[Any
     unused = [name for name in values if name not in variables]
     for name, variable in variables.items():
         shape = tuple(variable.shape)
-        if name not in values and part_names(name)[0] in values:
+        kinds = [kind.dtype for kind in KINDS.values() if part_names(name, kind)[0] in values]
+        if name not in values and kinds:
             lines.append(
-                "int8: %s %s is stored as int8 there, for an export or another program; the checkpoint of the training "
-                "has it as float" % (name, list(shape))
+                "%s: %s %s is stored as %s there, for an export or another program; the checkpoint of the training has "
+                "it as float" % (kinds[0], name, list(shape), kinds[0])
             )
         elif name not in values:
             near = nearest_name(name, unused, cutoff=0.8)
@@ -88,7 +89,7 @@ def assign_matching(variables: Mapping[str, Any], values: Mapping[str, NDArray[A
 def save_checkpoint(net: Network, path: str, *, epoch: int = 0) -> None:
     """Write the parameters of a network and its step.
 
-    Of those stored as int8 it has the numbers and the scales, for graphs of exports; `load_checkpoint` refuses them.
+    Of those that are rounded it has what is stored, for graphs of exports; `load_checkpoint` refuses them.
 
     :param path: prefix of the files, e.g. ``out/net``; its folder is made if it is missing
     :param epoch: last complete epoch, for programs that look for it

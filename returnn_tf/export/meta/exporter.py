@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
 from returnn_tf.engine.checkpoints.params import save_checkpoint
-from returnn_tf.export.exporters import Int8Exporter, register_exporter
+from returnn_tf.export.exporters import RoundingExporter, register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.meta import names
@@ -26,7 +26,7 @@ _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "process.py"
 
 
 @register_exporter("meta")
-class MetaExporter(Int8Exporter):
+class MetaExporter(RoundingExporter):
     """A meta graph with a checkpoint: names and collections as decoders such as RASR know them from RETURNN."""
 
     portable: bool = option(False, help=PORTABLE)

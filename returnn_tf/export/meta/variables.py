@@ -18,9 +18,8 @@ from returnn_tf.config.settings.training import DEFAULT_SEED
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.names import named
 from returnn_tf.export.meta.session_graph import for_variables
-from returnn_tf.graph.int8_variable import Int8Spec, Int8Variable, stored_parts
 from returnn_tf.graph.param_spec import ParamSpec
-from returnn_tf.native.int8 import OFFSET
+from returnn_tf.graph.rounded_variable import RoundedSpec, RoundedVariable, stored_parts
 from returnn_tf.ops.initial_values import Constant
 from returnn_tf.util.lazy_tf import tf
 
@@ -45,9 +44,9 @@ class Variables:
     def __init__(self, plan: Plan, embedded: Mapping[str, NDArray[Any]]) -> None:
         self.params: dict[str, Any] = {}
         for name, spec in plan.params.items():
-            int8 = plan.int8.get(name)
-            if int8 is not None:
-                self.params[name] = _int8_variable(int8)
+            rounded = plan.rounded.get(name)
+            if rounded is not None:
+                self.params[name] = _rounded_variable(rounded)
                 continue
             self.params[name] = variable(
                 name,
@@ -66,18 +65,16 @@ class Variables:
 
     @property
     def stored(self) -> dict[str, Any]:
-        """Return the variables of the parameters, by the names in a checkpoint: two of a parameter that is int8."""
+        """Return the variables of the parameters, by the names in a checkpoint: all of a parameter that is rounded."""
         return stored_parts(self.params)
 
 
-def _int8_variable(spec: Int8Spec) -> Int8Variable:
-    """Make the variables of a parameter that is stored as int8; it is 0 until they are restored."""
-    initials = (lambda shape: tf.fill(shape, OFFSET), tf.zeros)
-    parts = [
-        variable(name, partial(initial, shape), shape, dtype)
-        for name, initial, shape, dtype in zip(spec.part_names, initials, spec.shapes, ("uint8", "float32"))
-    ]
-    return Int8Variable(spec, parts)
+def _rounded_variable(spec: RoundedSpec) -> RoundedVariable:
+    """Make the variables of a parameter that is rounded; it is 0 until they are restored."""
+    return RoundedVariable(
+        spec,
+        [variable(name, partial(tf.zeros, shape), shape, dtype) for name, (shape, dtype) in spec.parts.items()],
+    )
 
 
 def variable(name: str, initial: Any, shape: tuple[Optional[int], ...], dtype: str, *, trainable: bool = False) -> Any:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from returnn_tf.compiler.planning.int8_params import LEAST_SIZE, NOTHING_TO_STORE
 from returnn_tf.compiler.planning.plan import Plan
+from returnn_tf.compiler.planning.rounded_params import LEAST_SIZE, NOTHING_TO_STORE
 from returnn_tf.config.errors import ExportDataError, ExportError, did_you_mean
 from returnn_tf.export.layers_of_ops import layer_of_op
 from returnn_tf.export.onnx.packages import packages, quiet

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
-from returnn_tf.export.exporters import Int8Exporter, register_exporter
+from returnn_tf.export.exporters import RoundingExporter, register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.native_libraries import PORTABLE, copy_libraries, maybe_portable
@@ -21,7 +21,7 @@ SIGNATURE = "serving_default"
 
 
 @register_exporter("saved_model")
-class SavedModelExporter(Int8Exporter, StreamingExporter):
+class SavedModelExporter(RoundingExporter, StreamingExporter):
     """TensorFlow's SavedModel: one signature of named, batch-major tensors, for TensorFlow in Python, C and C++."""
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}, "--portable": {"portable": True}}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.options import option
 from returnn_tf.engine.checkpoints.params import save_checkpoint
-from returnn_tf.export.exporters import Int8Exporter, register_exporter
+from returnn_tf.export.exporters import RoundingExporter, register_exporter
 from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.meta.exporter import input_tensors
@@ -31,7 +31,7 @@ STATES, PARAMS = "state_vars.txt", "params.txt"
 
 
 @register_exporter("steps")
-class StepsExporter(Int8Exporter):
+class StepsExporter(RoundingExporter):
     """Single steps of a loop, for decoders that search on their own, such as RASR's label scorers: a meta graph."""
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # not for single layers: a loop with choices is needed

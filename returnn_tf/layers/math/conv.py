@@ -110,8 +110,8 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
         """Return the filter, if it is a parameter; its channels are the output."""
         return {} if self.filter is not None else {"W": len(self.plan.filter.shape) - 1}
 
-    def multiplies_int8(self, name: str) -> bool:
-        """Return False: TensorFlow's convolutions are of floats."""
+    def multiplies_rounded(self, name: str) -> bool:
+        """Return False: TensorFlow convolves floats."""
         return False
 
     def remark(self) -> str:

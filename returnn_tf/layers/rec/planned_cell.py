@@ -37,9 +37,9 @@ class PlannedCell:
     initial: list[InitialState]
 
     def params(self, ctx: EmitContext) -> dict[str, Any]:
-        """Return the values of the parameters by their name in the cell, of int8 where it multiplies with that."""
+        """Return the parameters by their name in the cell, rounded ones as they are if it multiplies with these."""
         names = {spec.name: self.prefix + spec.name for spec in self.cell.param_specs()}
-        stored = {name: ctx.int8_matrix(full) for name, full in names.items() if name in self.cell.factors()}
+        stored = {name: ctx.rounded_matrix(full) for name, full in names.items() if name in self.cell.factors()}
         return {name: stored.get(name) or ctx.param(full) for name, full in names.items()}
 
     def param_parts(self, name: str, axis: int, inputs: Parts) -> Parts:

@@ -270,10 +270,10 @@ class RecLayer(ConcatInputLayer, Planned[RecPlan]):
         sizes = {spec.name: len(spec.shape) for spec in planned.cell.param_specs()}
         return {planned.prefix + name: sizes[name] - 1 for name in planned.cell.factors()}
 
-    def multiplies_int8(self, name: str) -> bool:
+    def multiplies_rounded(self, name: str) -> bool:
         """Return whether the cell does, which looks up rows of columns if its input are labels."""
         planned = self.plan.run.cell
-        return planned is not None and planned.cell.multiplies_int8 and not planned.cell.sparse_input
+        return planned is not None and planned.cell.multiplies_rounded and not planned.cell.sparse_input
 
     def kept_per_output(self) -> float:
         """Return the gates and states of a cell: its steps are computed backwards from them."""

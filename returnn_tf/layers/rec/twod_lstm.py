@@ -147,7 +147,7 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
         """Return all weights but the biases."""
         return {name: 1 for name in self.node.params if not name.endswith("b")}
 
-    def multiplies_int8(self, name: str) -> bool:
+    def multiplies_rounded(self, name: str) -> bool:
         """Return False: the recurrences are of floats."""
         return False
 

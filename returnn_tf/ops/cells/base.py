@@ -13,8 +13,8 @@ from returnn_tf.ops.activations import check_activation
 from returnn_tf.ops.cells.params import CellParam, axes_of, whole
 from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.ops.frames.stacked import stacked
-from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.ops.mixed_precision import full, reduced
+from returnn_tf.ops.rounded import RoundedMatrix
 from returnn_tf.ops.xla import xla_limit
 from returnn_tf.tensor.parts import Parts
 from returnn_tf.util.lazy_tf import tf
@@ -23,7 +23,7 @@ State = tuple["tf.Tensor", ...]
 """State of a cell: tensors [batch, size], in the order of `Cell.state_keys` and of the sizes in `Cell.state_sizes`."""
 
 Params = Mapping[str, Any]
-"""Parameters by their name below ``<layer>/rec/``: tensors, or `Int8Matrix` for a cell that `multiplies_int8`."""
+"""Parameters by their name below ``<layer>/rec/``: tensors, or each a `RoundedMatrix`, see `multiplies_rounded`."""
 
 INITIALIZERS_OF_LAYER = "give forward_weights_init, recurrent_weights_init or bias_init to the layer"
 """Why a unit has no initializers of its own."""
@@ -109,8 +109,8 @@ class Cell:
     takes_classes: ClassVar[bool] = True
     """The input may hold class indices, see ``sparse_input``."""
 
-    multiplies_int8: ClassVar[bool] = False
-    """`project_input` and `step` take each of the `factors` as an `Int8Matrix`, too; kernels get floats."""
+    multiplies_rounded: ClassVar[bool] = False
+    """`project_input` and `step` take each of the `factors` as a `RoundedMatrix`, too; kernels get floats."""
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ def project(
     """Compute ``x W + b`` over all leading axes at once; a lookup in ``W`` if ``x`` holds class indices.
 
     :param x: [..., in] float, or [...] int
-    :param weights: [in, out], or an `Int8Matrix` for an ``x`` of floats
+    :param weights: [in, out], or a `RoundedMatrix` for an ``x`` of floats
     :param bias: [out]
     :param product_dtype: see `Semantics`
     :return: [..., out]
@@ -350,7 +350,7 @@ def project(
     if x.dtype.is_integer:
         z = tf.gather(weights, x)
         return z if bias is None else z + bias
-    if isinstance(weights, Int8Matrix):
+    if isinstance(weights, RoundedMatrix):
         z = weights.product(x)
         return z if bias is None else z + bias
     leading = tf.shape(x)[:-1]

@@ -11,7 +11,7 @@ from returnn_tf.ops.activations import ActivationOption, get_activation
 from returnn_tf.ops.cells.base import Cell, Params, State
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
-from returnn_tf.ops.int8 import times
+from returnn_tf.ops.rounded import times
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -23,7 +23,7 @@ class BasicRnn(Cell):
     """
 
     splits_input_weights = False
-    multiplies_int8 = True
+    multiplies_rounded = True
 
     @dataclass
     class Options(Cell.Options):

@@ -12,7 +12,7 @@ from returnn_tf.ops.activations import ActivationOption, get_activation
 from returnn_tf.ops.cells.base import INITIALIZERS_OF_LAYER, Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
-from returnn_tf.ops.int8 import side_by_side, times
+from returnn_tf.ops.rounded import side_by_side, times
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -27,7 +27,7 @@ class Gru(Cell):
     """
 
     gates = 3
-    multiplies_int8 = True
+    multiplies_rounded = True
     splits_input_weights = False
 
     @dataclass

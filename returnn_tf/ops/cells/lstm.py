@@ -11,7 +11,7 @@ from returnn_tf.native.lstm import lstm_ops, native_lstm
 from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State, drop_rate, dropout
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
-from returnn_tf.ops.int8 import times
+from returnn_tf.ops.rounded import times
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -26,7 +26,7 @@ class LstmCell(Cell):
 
     state_keys = ("c", "h")
     gates = 4
-    multiplies_int8 = True
+    multiplies_rounded = True
 
     @property
     def is_plain(self) -> bool:

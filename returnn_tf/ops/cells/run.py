@@ -8,8 +8,8 @@ from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.fused_lstm import fused_kernel
 from returnn_tf.ops.cells.time_axis import running_order, zero_padding
-from returnn_tf.ops.int8 import as_floats
 from returnn_tf.ops.mixed_precision import full, reduced
+from returnn_tf.ops.rounded import as_floats
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -51,7 +51,7 @@ def run_cell(
 ) -> tuple[tf.Tensor, State]:
     """Run ``cell`` over all frames of all sequences.
 
-    :param params: by their name in `Cell.param_specs`; a kernel gets what is of int8 as floats
+    :param params: by their name in `Cell.param_specs`; a kernel gets what is rounded as floats
     :param x: [time, batch, in_dim], or int [time, batch] of class indices
     :param lengths: int [batch], or None if all sequences fill the array
     :param initial_state: tensors [batch, size], see `Cell.state_sizes`; default zeros

@@ -12,7 +12,7 @@ from returnn_tf.ops.cells.base import INITIALIZERS_OF_LAYER, Params, State
 from returnn_tf.ops.cells.lstm import LstmCell
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
-from returnn_tf.ops.int8 import side_by_side, split_columns, times
+from returnn_tf.ops.rounded import side_by_side, split_columns, times
 from returnn_tf.util.lazy_tf import tf
 
 _NAMED = "the states c and h are named"
@@ -50,7 +50,7 @@ class KernelLstm(LstmCell):
 def to_native_order(weights: Any, n: int) -> Any:
     """Permute columns of the gates from i, j, f, o to j, i, f, o.
 
-    :param weights: [rows, 4 n], `Int8Matrix` or a tensor
+    :param weights: [rows, 4 n], `RoundedMatrix` or a tensor
     """
     i, j, fo = split_columns(weights, [n, n, 2 * n])
     return side_by_side([j, i, fo])
