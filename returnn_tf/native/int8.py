@@ -30,6 +30,7 @@ def native_int8_product(
     x: tf.Tensor,
     numbers: tf.Tensor,
     scales: tf.Tensor,
+    *,
     after: AfterProduct = NOTHING,
 ) -> tf.Tensor:
     """Round each row of x to int8 and multiply it, and compute what follows, in float32, without a gradient.
@@ -67,6 +68,8 @@ def self_test(ops: Any) -> None:
         if (y.numpy() != expected).any():
             raise NativeOpError("the product with a matrix of int8 that was compiled is wrong")
         after = AfterProduct(tf.constant(scales), tf.constant(expected), relu=True)
-        y = native_int8_product(ops, tf.constant(x), tf.constant(w + OFFSET, tf.uint8), tf.constant(scales), after)
+        y = native_int8_product(
+            ops, tf.constant(x), tf.constant(w + OFFSET, tf.uint8), tf.constant(scales), after=after
+        )
         if not np.allclose(y, expected + np.maximum(expected + scales, 0), rtol=1e-5):
             raise NativeOpError("what follows the product with a matrix of int8 that was compiled is wrong")
