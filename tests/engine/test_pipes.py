@@ -13,7 +13,7 @@ import pytest
 
 from returnn_tf.cli.main import main
 from returnn_tf.config import Config, DataError
-from returnn_tf.datasets.speech.audio_range import duration, read_range
+from returnn_tf.datasets.audio.audio_range import duration, read_range
 from returnn_tf.engine.checkpoints import averaging, checkpoint, model_dir, preload
 from returnn_tf.engine.checkpoints.lock import ModelLock
 from returnn_tf.engine.checkpoints.restoring import CheckpointManifest

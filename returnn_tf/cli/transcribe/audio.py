@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from returnn_tf.cli.data.audio_files import resampled
 from returnn_tf.config.errors import CommandError, ConfigError, DataError, FileDataError
 from returnn_tf.datasets.audio import AudioFeatures
-from returnn_tf.datasets.speech.audio_range import channel_of
+from returnn_tf.datasets.audio.audio_range import channel_of
 from returnn_tf.logging.log import log
 
 MIX = "mix"

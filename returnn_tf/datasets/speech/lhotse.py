@@ -21,7 +21,7 @@ from returnn_tf.datasets.audio import AudioFeatures
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import is_url, local_copy, matching_files, path_or_content
 from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
-from returnn_tf.datasets.speech.audio_range import channel_of, read_part
+from returnn_tf.datasets.audio.audio_range import channel_of, read_part
 from returnn_tf.datasets.speech.corpus import CorpusDataset, check_tags, hundredths
 from returnn_tf.datasets.speech.manifests import joined, number_of_seconds
 from returnn_tf.datasets.speech.tar_shards import read_member, tar_members
@@ -191,7 +191,7 @@ class LhotseUtterances:
             offset, size = (int(number) for number in self._members[entry])
             if offset < 0:
                 raise FileDataError("shard %r has no audio of the cut" % shard)
-            return read_part(read_member(path, offset, size), start, seconds, features, name=name)
+            return read_part(read_member(path, offset, size), start, seconds, features.opts.decoder, name=name)
         source = _source(cut)
         if source["type"] == "shar":
             raise FileDataError("its audio is in a shard; give the folder as 'path', not the manifest")
@@ -199,7 +199,7 @@ class LhotseUtterances:
             text = "its audio is a source of the type %s, but only files, addresses and shards are read; %s"
             raise FileDataError(text % (shown(source["type"]), _INSTEAD))
         content = path_or_content(name, wanted=self._use_cache_manager)
-        samples, rate = read_part(content, start, seconds, features, name=name)
+        samples, rate = read_part(content, start, seconds, features.opts.decoder, name=name)
         there = _channels(source, "channels")
         columns = [channel_of(samples, there.index(channel), name) for channel in _channels(cut, "channel")]
         return np.stack(columns, axis=1) if isinstance(cut.get("channel"), list) else columns[0], rate

@@ -18,7 +18,7 @@ from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import path_of, read_text
 from returnn_tf.datasets.files import exists, path_or_content
 from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
-from returnn_tf.datasets.speech.audio_range import read_part
+from returnn_tf.datasets.audio.audio_range import read_part
 from returnn_tf.datasets.speech.corpus import CorpusDataset, check_tags, hundredths
 from returnn_tf.datasets.speech.manifests import LONGEST, folder_of, joined, number_of_seconds
 from returnn_tf.datasets.speech.nemo_shards import ANY, NeMoShards, expanded, numbers_of
@@ -233,7 +233,7 @@ class NeMoUtterances:
         else:
             content = path_or_content(path, wanted=self._use_cache_manager)
         start, seconds = number_of_seconds(line.get("offset"), "offset"), float(self._seconds[entry])
-        return read_part(content, start, None if seconds == _UNKNOWN else seconds, features, name=path)
+        return read_part(content, start, None if seconds == _UNKNOWN else seconds, features.opts.decoder, name=path)
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the durations in units of 10 ms."""

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.errors import FileDataError
-from returnn_tf.datasets.audio import AudioFeatures
-from returnn_tf.datasets.audio.decode import missing_wav_bytes
+from returnn_tf.datasets.audio.decode import missing_wav_bytes, read_audio
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.safe_files import check_regular, open_regular
 
@@ -53,19 +52,19 @@ def read_range(
 
 
 def read_part(
-    content: Union[str, bytes], start: Optional[float], seconds: Optional[float], features: AudioFeatures, *, name: str
+    content: Union[str, bytes], start: Optional[float], seconds: Optional[float], decoder: str, *, name: str
 ) -> tuple[NDArray[Any], int]:
     """Decode a part of an audio file, which is all of it if it is as long but for rounding.
 
     :param start: in seconds; None: the begin
     :param seconds: its duration; None: the rest
-    :param features: decodes whole files
+    :param decoder: for whole files, see `read_audio`
     :param name: of the file, for errors
     :raises DataError: the file is missing or damaged, or the part is outside of it
     """
     if start is not None:
         return read_range(content, start, None if seconds is None else start + seconds, name=name)
-    samples, rate = features.read(content, name=name)
+    samples, rate = read_audio(content, name=name, decoder=decoder)
     excess = 0.0 if seconds is None else len(samples) / rate - seconds
     if seconds is None or abs(excess) <= _TOLERANCE:
         return samples, rate
