@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.datasets.audio import AudioFeatures
-from returnn_tf.datasets.audio.permute import shift_pitch, stretch
+from returnn_tf.datasets.audio.stretch import shift_pitch, stretch
 
 RATE = 16000
 TONE = 0.5 * np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE)
