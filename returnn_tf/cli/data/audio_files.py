@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from returnn_tf.cli.data.corpus_list import Utterance
 from returnn_tf.config.errors import DataError, FileDataError
 from returnn_tf.datasets.audio import read_audio
+from returnn_tf.datasets.audio.encode import encoded
 from returnn_tf.datasets.audio.packages import optional_package
 
 FORMATS = {"ogg": ("OGG", "VORBIS"), "flac": ("FLAC", "PCM_16"), "wav": ("WAV", "PCM_16")}
 _MAX_RATE_RATIO = 64  # of two sample rates; memory for resampling grows with it
-_BLOCK = 1 << 16  # the Vorbis encoder of some versions of libsndfile needs a stack that grows with what it gets at once
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,10 @@ class Encoding:
         return (info.format, info.subtype) == wanted and self.sample_rate in (None, rate) and self.quality is None
 
     def _encoded(self, samples: NDArray[Any], rate: int, utterance: Utterance) -> bytes:
-        with optional_package("to encode audio"):
-            import soundfile
-        container, codec = FORMATS[self.format]
-        channels = 1 if samples.ndim == 1 else samples.shape[1]
-        level = {} if self.quality is None or self.format != "ogg" else {"compression_level": 1 - self.quality}
-        buffer = io.BytesIO()
-        clipped = np.clip(samples, -1.0, 1.0).astype(np.float32)
         try:
-            with soundfile.SoundFile(buffer, "w", rate, channels, codec, format=container, **level) as file:
-                for start in range(0, len(clipped), _BLOCK):
-                    file.write(clipped[start : start + _BLOCK])
-        except soundfile.LibsndfileError as exc:
-            raise FileDataError("%s: can't be encoded at %d Hz: %s" % (utterance.place, rate, exc)) from exc
-        return buffer.getvalue()
+            return encoded(samples, rate, *FORMATS[self.format], quality=self.quality if self.format == "ogg" else None)
+        except DataError as exc:
+            raise FileDataError("%s: %s" % (utterance.place, exc)) from exc
 
 
 def _cut(samples: NDArray[Any], rate: int, utterance: Utterance) -> NDArray[Any]:
