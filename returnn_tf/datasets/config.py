@@ -93,17 +93,18 @@ def nested_options(config: ConfigLike, name: str) -> Iterator[Mapping[str, Any]]
         _, options = parse_dataset_spec(spec, NamesOfConfig(config))
     except ConfigError:
         return
-    yield from _with_inner(options)
+    yield from options_within(options)
 
 
-def _with_inner(options: Any) -> Iterator[Mapping[str, Any]]:
+def options_within(options: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the options of a dataset, and all dicts inside them, among which are those of inner datasets."""
     if isinstance(options, Mapping):
         yield options
         for value in options.values():
-            yield from _with_inner(value)
+            yield from options_within(value)
     elif isinstance(options, (list, tuple)):
         for value in options:
-            yield from _with_inner(value)
+            yield from options_within(value)
 
 
 def batch_options_from_config(config: ConfigLike, *, train: bool, epoch: int = 1) -> dict[str, Any]:

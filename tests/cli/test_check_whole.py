@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from returnn_tf.cli.main import main
+from tests.datasets.test_augmentation import corpus
+from tests.datasets.utterances import CHARS
 
 GOOD = """
 behavior_version = 21
@@ -127,3 +129,17 @@ def test_the_task(lines, texts, tmp_path, capsys):
     err = capsys.readouterr().err
     for text in texts:
         assert text in err
+
+
+def test_augmented_audio_and_labels_of_frames(tmp_path, capsys):
+    """Speed is refused where labels belong to frames, and dev must not be changed at all."""
+    train = corpus(tmp_path, [{"class": "speed"}], targets=CHARS)
+    lines = [
+        "extern_data = {'data': {'dim': 1}, 'classes': {'dim': 256, 'sparse': True}}",
+        "network = {'output': {'class': 'softmax', 'loss': 'ce', 'from': 'data'}}",
+        "train = dev = %r" % train,
+    ]
+    assert _check(tmp_path, GOOD + "\n".join(lines)) == 2
+    error = capsys.readouterr().err
+    assert "Layer 'output': the loss 'ce' needs a label of 'classes' for each frame" in error
+    assert "The dataset 'dev' has audio with 'augment'" in error

@@ -27,6 +27,7 @@ from returnn_tf.datasets.config import without_auto
 from returnn_tf.engine.checkpoints import preload
 from returnn_tf.engine.checkpoints.checkpoint import strip_suffix
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
+from returnn_tf.engine.data.augmented import check_lengths_kept
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.learning_rate.control import LearningRateControl
@@ -276,6 +277,9 @@ class ConfigCheck:
     def _open(self, name: str, needed: Mapping[str, Data]) -> None:
         """Open a dataset, and compare it with the data keys that the networks need, if these are known."""
         if needed:
-            DataSource(without_auto(self.config), name, needed, world.World()).close()
+            source = DataSource(without_auto(self.config), name, needed, world.World())
+            source.close()
+            if name == "train":
+                check_lengths_kept(source.dataset, [plan for _, plan in self.planned or () if plan.train])
         elif dataset_from_config(self.config, name) is None:
             raise CommandError("The config has no dataset %r; add %s = {'class': ...}." % (name, name))

@@ -26,9 +26,9 @@ from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.compat.tool.registry import register_tool
 from returnn_tf.config.errors import CommandDataError, CommandError, did_you_mean
 from returnn_tf.datasets import Dataset
+from returnn_tf.datasets.audio import audio_range
 from returnn_tf.datasets.audio.packages import optional_package
 from returnn_tf.datasets.core.safe_files import open_regular
-from returnn_tf.datasets.audio import audio_range
 from returnn_tf.logging.log import log
 from returnn_tf.util.temporary import Temporary
 

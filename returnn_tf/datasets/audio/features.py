@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.errors import DataError, FileDataError, FileError, did_you_mean, shown
 from returnn_tf.config.options import above, at_least, between, from_options, log_inert, option
+from returnn_tf.datasets.audio.augmentation import Augmentation
 from returnn_tf.datasets.audio.decode import DECODERS, read_audio
 from returnn_tf.datasets.audio.kinds import KINDS, Kind, Pitch, Raw
 from returnn_tf.datasets.audio.packages import need_packages
@@ -42,6 +43,12 @@ class AudioOptions:
     norm_std_dev: Any = option(None, help="what to divide by afterwards, likewise")
     features: Any = option("mfcc", help="kind of features: %s, or a function" % ", ".join(KINDS))
     feature_options: Optional[Mapping[str, Any]] = option(None, help="options of the kind of features")
+    augment: Optional[list[Mapping[str, Any]]] = option(
+        None, help="changes of the audio in training, each a dict with class and options: docs/guide/augmentation.md"
+    )
+    augment_evaluation: bool = option(
+        False, needs="augment", help="let data with augment be evaluated, searched and forwarded, too; else an error"
+    )
     random_permute: Any = option(None, help="change the audio at random: True, or a dict of options")
     pre_process: Function = option(None, help="function (audio, sample_rate, random_state) that returns audio [time]")
     post_process: Function = option(None, help="function (features, seq_name) that returns features")
@@ -56,6 +63,8 @@ class AudioOptions:
     )
 
 
+#: Options that change audio at random.
+_RANDOM = ("augment", "augment_evaluation", "random_permute")
 #: Frames to which a polynomial is fitted.
 _WIDTH = 9
 #: The least standard deviation of "per_seq".
@@ -199,6 +208,7 @@ class AudioFeatures:
         #: Prefix of errors.
         self.where = where
         self._permute = RandomPermute.parse(opts.random_permute, where=where)
+        self._augmentation = self._make_augmentation()
         self._function: Function = opts.features if callable(opts.features) else None
         #: The kind of features with its options; None: a function of the user computes them.
         self.kind = None if self._function else self._make_kind()
@@ -218,6 +228,8 @@ class AudioFeatures:
         self.deviation = check_norm("norm_std_dev", opts.norm_std_dev, own, joined=joins, where=where)
         with safe_files.wanted_by(where):
             need_packages(("soundfile", "scipy"), "to read audio")
+            if self._augmentation:
+                need_packages(("soxr",), "for augment")
             if isinstance(self.kind, Pitch):
                 need_packages(("pyworld",), "for features 'f0'", package="pyworld")
             if self._permute and self._permute.rnd_pitch_switch > 0:
@@ -237,6 +249,17 @@ class AudioFeatures:
         """
         where = "%s: audio" % owner
         return cls(from_options(AudioOptions, options, where=where), where)
+
+    @classmethod
+    def undistorted(cls, options: Mapping[str, Any], *, owner: str) -> AudioFeatures:
+        """Return the features without what changes audio at random, see `make`."""
+        return cls.make({name: value for name, value in options.items() if name not in _RANDOM}, owner=owner)
+
+    @property
+    def draws(self) -> bool:
+        """Return whether `extract` draws random numbers; functions of the user may."""
+        opts = self.opts
+        return bool(self._augmentation or self._permute or opts.pre_process or self._function)
 
     @property
     def spec(self) -> DataSpec:
@@ -277,6 +300,18 @@ class AudioFeatures:
             return KINDS[name]()
         return from_options(KINDS[name], self.opts.feature_options or {}, where=where)
 
+    def _make_augmentation(self) -> Optional[Augmentation]:
+        opts = self.opts
+        if not opts.augment:
+            return None
+        result = Augmentation.parse(opts.augment, where=self.where)
+        if opts.peak_normalization and result.idle_volume:
+            raise FileError(
+                "%s: augment, step %d (volume) has no effect, since peak_normalization (True by default) divides by "
+                "the peak afterwards. Set it to False, or remove the step" % (self.where, result.idle_volume)
+            )
+        return result
+
     def _check_num_filters(self) -> int:
         kind, given = self.kind, self.opts.num_feature_filters
         number = given or (kind.default_filters if kind else Kind.default_filters)
@@ -316,7 +351,7 @@ class AudioFeatures:
 
         :param samples: [time] or [time, channels], floats
         :param sample_rate: of the samples, in Hz
-        :param rng: for ``random_permute``, ``pre_process`` and functions; else nothing is drawn
+        :param rng: for ``augment``, ``random_permute``, ``pre_process`` and functions; else nothing is drawn
         :param seq_name: tag of the sequence, for errors and ``post_process``
         :return: [frames, dim], float32; [time, channels, dim] with ``num_channels``
         :raises DataError: the audio is empty, has another rate or number of channels, or is too short
@@ -324,6 +359,13 @@ class AudioFeatures:
         audio = self._prepared(samples, sample_rate, rng)
         features = np.asarray(self._features(audio, sample_rate, rng), np.float32)
         return self._finished(features, seq_name)
+
+    def augmented(self, samples: NDArray[Any], sample_rate: int, rng: np.random.RandomState) -> NDArray[Any]:
+        """Return the audio of a sequence after ``augment``: what features are computed of; see `extract`."""
+        if not self._augmentation:
+            return samples
+        self._check_samples(samples, sample_rate)
+        return self._augmentation.apply(samples, sample_rate, rng)
 
     def emphasized(self, samples: NDArray[Any], sample_rate: int) -> NDArray[Any]:
         """Check samples, and subtract a share of the one before from each, as option ``preemphasis`` says.
@@ -342,7 +384,7 @@ class AudioFeatures:
 
     def _prepared(self, samples: NDArray[Any], sample_rate: int, rng: np.random.RandomState) -> NDArray[Any]:
         opts = self.opts
-        audio = self.emphasized(samples, sample_rate)
+        audio = self.emphasized(self.augmented(samples, sample_rate, rng), sample_rate)
         peak = max(audio.max(), -audio.min())
         if opts.peak_normalization and peak > 0:
             audio = audio / peak

@@ -100,4 +100,3 @@ class RandomPermute:
             import scipy.ndimage
         result: NDArray[Any] = scipy.ndimage.zoom(audio, factor, order=self.rnd_zoom_order)
         return result
-

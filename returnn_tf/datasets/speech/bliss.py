@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.errors import FileDataError, FileError
 from returnn_tf.config.options import above, log_inert, option
+from returnn_tf.datasets.audio.audio_range import channel_of, duration, read_range
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.tags import warn_of_unknown
 from returnn_tf.datasets.files import local_copy, path_or_content
 from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
-from returnn_tf.datasets.audio.audio_range import channel_of, duration, read_range
 from returnn_tf.datasets.speech.manifests import folder_of, joined
 from returnn_tf.datasets.speech.utterances import IndexedUtterances, UtteranceDataset
 from returnn_tf.datasets.text.bliss import read_bliss

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import FileDataError
 from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
+from returnn_tf.datasets.audio.audio_range import channel_of, duration, part_of, read_range
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import exists, is_url, path_or_content
 from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
-from returnn_tf.datasets.audio.audio_range import channel_of, duration, part_of, read_range
 from returnn_tf.datasets.speech.corpus import CorpusWithArrays, check_tags, hundredths
 from returnn_tf.datasets.speech.kaldi_files import (
     Archives,

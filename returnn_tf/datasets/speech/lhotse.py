@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import FileDataError, shown
 from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
+from returnn_tf.datasets.audio.audio_range import channel_of, read_part
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.files import is_url, local_copy, matching_files, path_or_content
 from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
-from returnn_tf.datasets.audio.audio_range import channel_of, read_part
 from returnn_tf.datasets.speech.corpus import CorpusDataset, check_tags, hundredths
 from returnn_tf.datasets.speech.manifests import joined, number_of_seconds
 from returnn_tf.datasets.speech.tar_shards import read_member, tar_members

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import FileDataError, FileError, shown
 from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
+from returnn_tf.datasets.audio.audio_range import read_part
 from returnn_tf.datasets.core.registry import register_dataset
 from returnn_tf.datasets.core.safe_files import path_of, read_text
 from returnn_tf.datasets.files import exists, path_or_content
 from returnn_tf.datasets.files.index_file import SharedIndex, named, shared_index
-from returnn_tf.datasets.audio.audio_range import read_part
 from returnn_tf.datasets.speech.corpus import CorpusDataset, check_tags, hundredths
 from returnn_tf.datasets.speech.manifests import LONGEST, folder_of, joined, number_of_seconds
 from returnn_tf.datasets.speech.nemo_shards import ANY, NeMoShards, expanded, numbers_of

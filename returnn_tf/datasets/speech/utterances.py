@@ -142,12 +142,8 @@ class UtteranceDataset(Dataset):
     def redraws(self) -> bool:
         """Return whether features or labels are random."""
         is_seeded = hasattr(self.targets, "set_random_seed")
-        return self._draws_audio or bool(getattr(self.targets, "is_random", is_seeded))
-
-    @property
-    def _draws_audio(self) -> bool:
-        opts = self.features and self.features.opts
-        return bool(opts and (opts.random_permute or opts.pre_process or callable(opts.features)))
+        draws = self.features is not None and self.features.draws
+        return draws or bool(getattr(self.targets, "is_random", is_seeded))
 
     def _read_key(self, key: str, index: int, seed: list[int]) -> NDArray[Any]:
         if key == "data":
@@ -161,7 +157,7 @@ class UtteranceDataset(Dataset):
         if self.features is None:
             return np.zeros((), np.float64)
         samples, rate = self.samples(index)
-        rng = np.random.RandomState(seed) if self._draws_audio else _UNUSED_RNG  # to make one takes 0.2 ms
+        rng = np.random.RandomState(seed) if self.features.draws else _UNUSED_RNG  # to make one takes 0.2 ms
         try:
             return self.features.extract(samples, rate, rng=rng, seq_name=self.tag(index))
         except (ConfigError, DataError) as exc:

@@ -241,7 +241,10 @@ class HuggingFaceDataset(Dataset):
     @property
     def redraws(self) -> bool:
         """Return whether features or labels are random."""
-        return any(_draws(column.features) or _is_seeded(column.vocabulary) for column in self._columns.values())
+        return any(
+            (column.features is not None and column.features.draws) or _is_seeded(column.vocabulary)
+            for column in self._columns.values()
+        )
 
     def read(self, index: int, epoch: int, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Read the data of one row. What is random depends on epoch and index only."""
@@ -309,11 +312,6 @@ def _may_have_nulls(value: Any) -> bool:
 
 def _cast(column: str, feature: Any) -> Callable[[Any], Any]:
     return lambda table: table.cast_column(column, feature)
-
-
-def _draws(features: Optional[AudioFeatures]) -> bool:
-    opts = features and features.opts
-    return bool(opts and (opts.random_permute or opts.pre_process or callable(opts.features)))
 
 
 def _is_seeded(vocabulary: Any) -> bool:

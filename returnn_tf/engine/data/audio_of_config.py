@@ -60,7 +60,7 @@ class AudioOfConfig:
                         "which features the network expects. Name a dataset without it: --data NAME"
                         % (where, changed[0], each)
                     )
-                features = AudioFeatures.make({**audio, "random_permute": None}, owner="dataset %r" % each)
+                features = AudioFeatures.undistorted(audio, owner="dataset %r" % each)
                 return cls(each, features, int(options.get("window") or 1), seconds_of_frame(audio))
         there = [each for each in names if list(nested_options(config, each))]
         if name and not there:

@@ -23,6 +23,7 @@ from returnn_tf.datasets.core.batches.batch_options import BY_KEY, derived_keys
 from returnn_tf.datasets.core.batches.batching import BatchStats
 from returnn_tf.datasets.core.declared import Declared
 from returnn_tf.datasets.core.share import Share
+from returnn_tf.engine.data.augmented import check_not_augmented
 from returnn_tf.engine.data.batch_table import known
 from returnn_tf.engine.data.fit import check_fits
 from returnn_tf.engine.distributed.options import options_of
@@ -40,7 +41,7 @@ class DataSource:
     :param used: the data keys which the network needs, as ``extern_data`` declares them
     :param world: the processes which share its sequences
     :param config_of: epoch -> Config with the options of its batches, if these change
-    :param finite: whether NaN and Inf in the data are errors; for tasks whose result would hide them
+    :param finite: whether NaN and Inf in the data are errors; for tasks that do not train, whose result would hide them
     :raises ConfigError: the config has no such dataset, it lacks a key or its data does not fit, or a
         batch option is wrong
     :raises DataError: it is empty
@@ -65,6 +66,8 @@ class DataSource:
             raise SettingError(_no_dataset(config, name))
         if dataset.num_seqs == 0:
             raise SettingDataError("The dataset %r is empty: it has no sequences. Check its options and files." % name)
+        if name != "train" or finite:
+            check_not_augmented(dataset, name)
         self._declared = {
             key: Declared.of(data, finite=finite) for key, data in used.items() if data.batch_axis is not None
         }

@@ -20,6 +20,7 @@ from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.checkpoints.saver import Saver
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.checkpoints.shares import Shares
+from returnn_tf.engine.data.augmented import check_lengths_kept
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
@@ -164,6 +165,7 @@ def set_up(
 
         data = TrainingData(lambda epoch: schedule.at(epoch).config, resume.loaded, needed_data(planned), world)
         resources.callback(data.close)
+        check_lengths_kept(data.datasets()["train"], [plan for _, plan in planned])
         for entry, _ in planned:
             data.check(entry.config)
 
