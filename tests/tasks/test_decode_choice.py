@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pathlib
 from typing import Any
 
@@ -101,7 +102,8 @@ def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(model: str, **changes: Any) -> list[str]:
-    assert run_task(Config(settings(model, search_output_file="out", search_output_file_format="txt", **changes))) == 0
+    output = {"search_output_file": "out", "search_output_file_format": "txt"}
+    assert run_task(Config(settings(model, **{**output, **changes}))) == 0
     return pathlib.Path("out").read_text("utf8").splitlines()
 
 
@@ -125,6 +127,24 @@ def test_words(model: str, changes: dict[str, Any], second: str, capsys: pytest.
     printed = capsys.readouterr().out
     assert "output: label errors" in printed
     assert "decode: search of 'loop/output' with %s" % ("decode_" if changes else "nothing but the network") in printed
+
+
+@pytest.mark.parametrize("beam, texts", [(5, ["", ""]), (1, ["two </s>", "two </s>"])])
+def test_sequences_that_are_too_short_for_the_words(
+    beam: int, texts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What ends within a word is no hypothesis; where all do, a warning says so."""
+    pathlib.Path("lexicon.txt").write_text("two\ttw@@ o o ne o o ne\n", "utf8")
+    frames = [{"data": ROWS[[3, 4, 5]], "classes": np.array([3, 4], "int32")} for _ in texts]
+    data = {"class": "StaticDataset", "data": frames, "output_dim": {"data": (6, 2), "classes": (5, 1)}}
+    changes = {"decode_beam_size": beam, "search_output_file_format": "jsonl", "search_confidence": "entropy"}
+    lines = run("transducer", **WORDS, eval=data, **changes)
+    records = [json.loads(line) for line in lines]
+    assert [record["text"] for record in records] == texts
+    assert all("alternatives" not in record for record in records)
+    warning = "All hypotheses of 2 sequences, e.g. 'seq-0', have a score of -inf"
+    assert (warning in capsys.readouterr().out) == (beam == 1)
+    assert all(0 <= label["confidence"] <= 1 for record in records for label in record["labels"])
 
 
 def plan_of(model: str, **changes: Any) -> tuple[Any, Any]:

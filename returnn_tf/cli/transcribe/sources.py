@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional, Protocol
@@ -81,6 +82,7 @@ class SearchedLayer:
 
     def __init__(self, net: Network, path: str, names: Sequence[str], frame_seconds: Optional[float]) -> None:
         graph = TranscriptGraph(net.plan, path, TranscriptOptions.of(TaskSettings(net.config)))
+        self._path = path
         self._searcher = Searcher(net, [path], with_losses=False, needed=graph.needed, further=graph.emit)
         self._transcriber = Transcriber(graph, Labels(names or None), frame_seconds)
         self.used_data_keys = self._searcher.used_data_keys
@@ -96,6 +98,12 @@ class SearchedLayer:
                 "The search for %d of the sequences of a batch did not end within max_seq_len steps, so their texts "
                 "are cut off. If the audio is longer than that of the training: --segment SECONDS"
                 % max(result.not_ended.values())
+            )
+        impossible = [found for (found, *_) in result.hypotheses[self._path] if found.score == -math.inf]
+        if impossible:
+            log.warn(
+                "All hypotheses of %d of the sequences of a batch have a score of -inf, so their texts mean nothing. "
+                "Raise beam_size." % len(impossible)
             )
         return result
 

@@ -81,6 +81,7 @@ class SearchPass:
         self._merge()
         self._check_complete(phase, whole)
         one_pass.log_end(state)
+        self._warn_of_impossible()
         spread = [] if self._transcriber is None else self._transcriber.spread
         if spread:
             log.warn(
@@ -94,6 +95,14 @@ class SearchPass:
                     "Layer %r: of %d sequences the best hypothesis of %d had not ended after max_seq_len steps, so it "
                     "is truncated. Raise max_seq_len, or train the end better." % (path, len(self._texts), count)
                 )
+
+    def _warn_of_impossible(self) -> None:
+        tags = [found.tag for found in self._texts.values() if -np.inf in found.scores.values()]
+        if tags:
+            log.warn(
+                "All hypotheses of %s, e.g. %r, have a score of -inf, so their labels mean nothing. Raise beam_size. A "
+                "lexicon may also lack words that are short enough." % (counted(len(tags), "sequence"), min(tags))
+            )
 
     def _check_complete(self, phase: str, whole: Optional[NDArray[Any]]) -> None:
         """Check that no sequence of these corpus indices was dropped; None: of a stream of known number."""

@@ -24,10 +24,10 @@ from returnn_tf.engine.transcripts.words import words_of
 
 
 class _Sequence(NamedTuple):
-    """What the graph gives for one sequence, its hypotheses best first.
+    """What the graph gives for one sequence, its hypotheses best first, without those that have a score of -inf.
 
-    :param labels: of each hypothesis, the label that ends the search included
-    :param scores: [hypotheses]; None without a search
+    :param labels: of each hypothesis, the label that ends the search included; of the first one in any case
+    :param scores: of all in the beam, best first; None without a search
     :param times: value of the layer that tells times, without padding: of each hypothesis, or one for all
     :param sure: confidence of each step of the loop, or of each frame of the path, of each hypothesis
     :param parts: log scores of the labels by step, of each hypothesis
@@ -91,8 +91,9 @@ class Transcriber:
     def _of_row(self, found: Mapping[str, NDArray[Any]], row: int, count: int) -> _Sequence:
         beam = len(found["labels"]) // count
         scores = found["scores"][row] if "scores" in found else None
-        order = [0] if scores is None else np.argsort(-scores, kind="stable")
-        rows = [row * beam + int(entry) for entry in order]
+        order = np.zeros(1, int) if scores is None else np.argsort(-scores, kind="stable")
+        possible = 1 if scores is None else max(1, int(np.isfinite(scores).sum()))
+        rows = [row * beam + int(entry) for entry in order[:possible]]
         lens = found["lens"]
         times: list[NDArray[Any]] = []
         if "times" in found:
@@ -126,8 +127,8 @@ class Transcriber:
             for own, of_own, sure in zip(labels, frames, confidence)
         ]
         words = [words_of(self._labels.spelling, own) for own in pieces]
-        if sequence.scores is not None and len(labels) > 1 and not self._options.confidence.by_entropy:
-            scores = [float(score) for score in sequence.scores]
+        if sequence.scores is not None and len(sequence.scores) > 1 and not self._options.confidence.by_entropy:
+            scores = [float(score) for score in sequence.scores[: len(labels)]]
             pieces[0] = self._options.confidence.in_beam(pieces, scores)
             words[0] = self._options.confidence.in_beam(words, scores)
         hypotheses = []

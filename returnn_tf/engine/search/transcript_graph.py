@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, cast
@@ -156,9 +157,14 @@ class TranscriptGraph:
         return {"times": value, "frames": tf.broadcast_to(lens.get(frames, size), tf.shape(value)[:1])}
 
     def _log_probs(self, graph: Lowered, node: Node) -> Any:
-        """Return the log probabilities of what is chosen or aligned, [rows, steps, labels]."""
+        """Return the log probabilities of what is chosen or aligned, [rows, steps, labels].
+
+        Where nothing may be chosen, as where a sequence would end within a word, all labels are equally likely.
+        """
         values = _by_step(graph, node)
-        return tf.nn.log_softmax(safe_log(values) if self._are_probs else values)
+        values = safe_log(values) if self._are_probs else values
+        none = tf.equal(tf.reduce_max(values, axis=-1, keepdims=True), -math.inf)
+        return tf.nn.log_softmax(tf.where(none, tf.zeros_like(values), values))
 
     def _gives_probs(self, node: Node) -> bool:
         """Return whether the values are probabilities, rather than their logs."""
