@@ -120,10 +120,11 @@ WORDS = {"decode_lexicon": "lexicon.txt", "decode_word_score": 1.5}
         ({**WORDS, "decode_lm": "words.arpa", "decode_lm_scale": 1.5}, "o@@ ne"),
         ({**WORDS, "decode_hot_words": {"o@@ ne": 2.0}}, "o@@ ne"),
         ({"decode_hot_words": {"tw@@ o": 4.0}}, "tw@@ o"),
+        ({"decode_word_score": -9.0}, ""),
     ],
 )
 def test_words(model: str, changes: dict[str, Any], second: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(model, **changes, log_verbosity=3) == ["o@@ ne tw@@ o", second]
+    assert run(model, **changes, log_verbosity=3) == ["o@@ ne tw@@ o" if second else "", second]
     printed = capsys.readouterr().out
     assert "output: label errors" in printed
     assert "decode: search of 'loop/output' with %s" % ("decode_" if changes else "nothing but the network") in printed

@@ -149,7 +149,8 @@ def _layers(settings: DecodingSettings, names: LabelNames, found: SearchedChoice
 
     :raises ConfigError: the names of the labels are not known, or which label is the blank or the end
     """
-    words, hot_words = bool(settings.decode_lexicon or settings.decode_lm), bool(settings.decode_hot_words)
+    words = bool(settings.decode_lexicon or settings.decode_lm or settings.decode_word_score)
+    hot_words = bool(settings.decode_hot_words)
     if not words and not hot_words:
         return {}
     dim = found.node.output.sparse_dim

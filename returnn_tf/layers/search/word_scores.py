@@ -112,8 +112,8 @@ class WordScoresLayer(Planned[WordScoresPlan]):
     def template(self, ctx: PlanContext) -> WordScoresPlan:
         """Infer the output [batch, labels]."""
         source, size = label_of_step(ctx)
-        if self.lexicon is None and self.lm is None:
-            raise ctx.error("has nothing to score labels by: give a lexicon, an n-gram model (lm), or both.")
+        if self.lexicon is None and self.lm is None and not self.word_score:
+            raise ctx.error("has nothing to score labels by: give a lexicon, an n-gram model (lm), or a word_score.")
         if self.blank is not None and self.blank == self.end_label:
             raise OptionValueError("blank and end_label are both %d. Remove one of them." % self.blank)
         scores = self._scores(size)

@@ -262,6 +262,12 @@ def test_a_model_of_labels(gap: str, arpa: str) -> None:
         check_all(scores_of(**options, **special), reference, 4, special.get("end_label"))
 
 
+def test_a_score_of_labels_alone() -> None:
+    words = [(name, (index,)) for index, name in enumerate(NAMES[:3])]
+    scores = scores_of(word_score=0.3, blank=3, end_label=4)
+    check_all(scores, OfLabels(words, blank=3), 3, 4)
+
+
 MODEL = {"lm_scale": 0.7, "word_score": 0.3, "unknown_score": -0.4, "readings": 50}
 
 
@@ -354,7 +360,7 @@ def test_after_a_label_that_continues_no_word_words_begin_anew(lexicon: str) -> 
 @pytest.mark.parametrize(
     "options, match",
     [
-        ({}, "has nothing to score labels by: give a lexicon, an n-gram model .lm., or both"),
+        ({}, "has nothing to score labels by: give a lexicon, an n-gram model .lm., or a word_score"),
         ({"lexicon": "none.txt"}, "The lexicon: .*none.txt"),
         ({"lexicon": 7}, "option 'lexicon' must be a string or a function, got 7"),
         ({"lm": "none.arpa"}, "Language model 'none.arpa' can't be read: No such file"),
