@@ -11,7 +11,7 @@ import pytest
 from returnn_tf.config import ConfigError, DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.vocabulary import make_vocabulary
-from tests.datasets.utterances import CHARS, RAW, SAMPLES, TEXTS, check, wav
+from tests.datasets.utterances import CHARS, RATE, RAW, SAMPLES, TEXTS, check, wav
 
 datasets = pytest.importorskip("datasets", reason="its tables are read with the extra 'huggingface'")
 
@@ -134,6 +134,9 @@ def test_random_features_depend_on_epoch_and_row():
     other = [seq.data["audio"] for seq in dataset.sequences(2)]
     assert all((a == b).all() for a, b in zip(first, again))
     assert not any(a.shape == b.shape and (a == b).all() for a, b in zip(first, other))
+    heard, rate = dataset.heard(1, 2)
+    np.testing.assert_allclose(heard, other[1][:, 0], rtol=1e-6)
+    assert rate == RATE
 
 
 def test_order_and_selection():

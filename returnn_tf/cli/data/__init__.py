@@ -1,17 +1,18 @@
-"""``returnn-tf data info|dump|to-hdf|oggzip``: look at the datasets of a config, convert them, make corpora."""
+"""``returnn-tf data info|dump|audio|...``: look at the datasets of a config, convert them, make corpora."""
 
 from __future__ import annotations
 
 from typing import Callable
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.cli.data import dump, info, oggzip, to_hdf
+from returnn_tf.cli.data import audio, dump, info, oggzip, to_hdf
 from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config.errors import FileError, did_you_mean
 
 _ACTIONS: dict[str, tuple[Callable[[], CommandParser], Callable[[list[str]], int]]] = {
     "info": (info.parser, info.run),
     "dump": (dump.parser, dump.run),
+    "audio": (audio.parser, audio.run),
     "to-hdf": (to_hdf.parser, to_hdf.run),
     "oggzip": (oggzip.parser, oggzip.run),
 }

@@ -46,8 +46,11 @@ class CorpusSource:
             close()
 
 
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments that say which dataset, and which of its sequences."""
+def add_arguments(parser: CommandParser, *, keys: bool = True) -> None:
+    """Add the arguments that say which dataset, and which of its sequences.
+
+    :param keys: whether data keys can be chosen
+    """
     parser.add_argument(
         "config", metavar="CONFIG", help="a config, an HDF file, or a dataset as text: \"{'class': ..., ...}\""
     )
@@ -55,7 +58,8 @@ def add_arguments(parser: CommandParser) -> None:
         "dataset", metavar="NAME", nargs="?", default="train", help="train (default), dev, a key of eval_datasets, ..."
     )
     parser.add_argument("--epoch", metavar="N", type=positive, help="the sequences of that epoch, in its order")
-    parser.add_argument("--keys", metavar="KEY,KEY", type=_names, help="these data keys only")
+    if keys:
+        parser.add_argument("--keys", metavar="KEY,KEY", type=_names, help="these data keys only")
 
 
 def default_processes() -> int:

@@ -58,10 +58,8 @@ def _are_weights(value: Mapping[Any, float]) -> bool:
 def draw(amount: Amount, rng: np.random.RandomState) -> float:
     """Return a number drawn as an `Amount` says."""
     if isinstance(amount, Mapping):
-        return _chosen(amount, rng)
-    if isinstance(amount, (list, tuple)):
-        return float(rng.uniform(*amount))
-    return amount
+        return float(_chosen(amount, rng))
+    return amount if isinstance(amount, (int, float)) else float(rng.uniform(amount[0], amount[1]))
 
 
 def _chosen(weights: Mapping[Any, float], rng: np.random.RandomState) -> Any:
@@ -184,7 +182,8 @@ class Noise(AudioStep):
         if not power or not of_noise:
             return audio
         noise *= np.float32(math.sqrt(power / of_noise / ratio))
-        return audio + (noise if audio.ndim == 1 else noise[:, None])
+        result: NDArray[Any] = audio + (noise if audio.ndim == 1 else noise[:, None])
+        return result
 
 
 @dataclasses.dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
@@ -366,6 +367,15 @@ class AudioFeatures:
             return samples
         self._check_samples(samples, sample_rate)
         return self._augmentation.apply(samples, sample_rate, rng)
+
+    def heard(self, samples: NDArray[Any], sample_rate: int, *, rng: np.random.RandomState) -> NDArray[Any]:
+        """Return the audio after all changes but ``preemphasis``, to listen to what features are computed of.
+
+        The arguments are those of `extract`, which draws the same numbers.
+        """
+        plain = copy.copy(self)
+        plain.opts = dataclasses.replace(self.opts, preemphasis=None)
+        return plain._prepared(samples, sample_rate, rng)
 
     def emphasized(self, samples: NDArray[Any], sample_rate: int) -> NDArray[Any]:
         """Check samples, and subtract a share of the one before from each, as option ``preemphasis`` says.

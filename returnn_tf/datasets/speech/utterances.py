@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Optional, Protocol, TypeVar, Union
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import ConfigError, DataError, FileDataError, FileError
 from returnn_tf.config.options import between, option
 from returnn_tf.datasets.audio import AudioFeatures
-from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.audio.heard import AudibleDataset
 from returnn_tf.datasets.core.data_spec import DataSpec
 from returnn_tf.datasets.core.read_ahead import ReadAheadOptions
 from returnn_tf.datasets.core.safe_files import read_lines
@@ -25,7 +26,7 @@ _UNUSED_RNG = np.random.RandomState(0)
 _BYTES = tuple(map(chr, range(256)))
 
 
-class UtteranceDataset(Dataset):
+class UtteranceDataset(AudibleDataset):
     """A dataset of audio files with transcriptions.
 
     A subclass calls `set_up`, and implements ``num_seqs``, ``tag``, `text` and `audio`. Of its data keys, ``data`` are
@@ -153,13 +154,28 @@ class UtteranceDataset(Dataset):
         text = self.text(index)
         return np.array(text, dtype=object) if key == "raw" else np.frombuffer(_encoded(text), np.uint8)
 
+    @property
+    def reads_audio(self) -> bool:
+        """Return whether it computes features of audio."""
+        return self.features is not None
+
+    def heard(self, index: int, epoch: int) -> tuple[NDArray[Any], int]:
+        """Return audio and sample rate, see `AudibleDataset.heard`."""
+        assert self.features is not None
+        return self._of_audio(index, [self.epoch_seed(epoch), index], self.features.heard)
+
     def _data(self, index: int, seed: list[int]) -> NDArray[Any]:
         if self.features is None:
             return np.zeros((), np.float64)
+        return self._of_audio(index, seed, functools.partial(self.features.extract, seq_name=self.tag(index)))[0]
+
+    def _of_audio(self, index: int, seed: list[int], compute: Callable[..., NDArray[Any]]) -> tuple[NDArray[Any], int]:
+        """Return what a method of the features computes of the audio of a sequence, and the sample rate."""
+        assert self.features is not None
         samples, rate = self.samples(index)
         rng = np.random.RandomState(seed) if self.features.draws else _UNUSED_RNG  # to make one takes 0.2 ms
         try:
-            return self.features.extract(samples, rate, rng=rng, seq_name=self.tag(index))
+            return compute(samples, rate, rng=rng), rate
         except (ConfigError, DataError) as exc:
             raise FileDataError("audio file %r: %s" % (self.file_of(index), exc)) from exc
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import ConfigError, DataError, FileDataError, FileError, shown
 from returnn_tf.config.options import option
 from returnn_tf.datasets.audio import AudioFeatures
-from returnn_tf.datasets.core.base import Dataset
+from returnn_tf.datasets.audio.heard import AudibleDataset
 from returnn_tf.datasets.core.data_spec import DataSpec, can_hold
 from returnn_tf.datasets.core.declared import specs_of_templates
 from returnn_tf.datasets.core.read_ahead import ReadAheadOptions
@@ -87,7 +88,7 @@ def _column(key: str, given: dict[str, Any], place: str, where: str) -> Column:
 
 
 @register_dataset()
-class HuggingFaceDataset(Dataset):
+class HuggingFaceDataset(AudibleDataset):
     """A table of the package ``datasets``: Arrow or Parquet on the disk, in a store or from a hub.
 
     Each data key is a column. ``data_format`` declares it as ``extern_data`` does, with ``dim``, ``dtype``, ``shape``,
@@ -276,14 +277,30 @@ class HuggingFaceDataset(Dataset):
             if value is None:
                 raise FileDataError("it is null")
             if column.features is not None:
-                return self._audio(column.features, value, seed, index)
+                extract = functools.partial(column.features.extract, seq_name=self.tag(index))
+                return self._of_audio(column.features, value, seed, extract)[0]
             if column.vocabulary is not None and isinstance(value, str):
                 return self._labels(column.vocabulary, value, seed)
             return _array(value, column.spec)
         except (ConfigError, DataError) as exc:
             raise FileDataError("row %d, column %r: %s" % (index, key, exc)) from exc
 
-    def _audio(self, features: AudioFeatures, value: Any, seed: list[int], index: int) -> NDArray[Any]:
+    @property
+    def reads_audio(self) -> bool:
+        """Return whether there is a column with audio."""
+        return any(column.features is not None for column in self._columns.values())
+
+    def heard(self, index: int, epoch: int) -> tuple[NDArray[Any], int]:
+        """Return audio and sample rate of the first column with audio, see `AudibleDataset.heard`."""
+        key, features = next((key, col.features) for key, col in self._columns.items() if col.features is not None)
+        with self._lock:
+            value = self._view((key,))[index][key]
+        return self._of_audio(features, value, [self.epoch_seed(epoch), index], features.heard)
+
+    def _of_audio(
+        self, features: AudioFeatures, value: Any, seed: list[int], compute: Callable[..., NDArray[Any]]
+    ) -> tuple[NDArray[Any], int]:
+        """Return what a method of the features computes of the audio in a row, and the sample rate."""
         if isinstance(value, str):
             value = {"path": value}
         if not isinstance(value, Mapping) or not (value.get("bytes") or value.get("path")):
@@ -291,9 +308,8 @@ class HuggingFaceDataset(Dataset):
         name = str(value.get("path") or "(of %d bytes)" % len(value["bytes"]))
         content = value.get("bytes") or path_or_content(name, wanted=self.opts.use_cache_manager)
         samples, rate = features.read(content, name=name)
-        rng = np.random.RandomState(seed)
         try:
-            return features.extract(samples, rate, rng=rng, seq_name=self.tag(index))
+            return compute(samples, rate, rng=np.random.RandomState(seed)), rate
         except (ConfigError, DataError) as exc:
             raise FileDataError("audio file %r: %s" % (name, exc)) from exc
 
