@@ -10,7 +10,7 @@ from returnn_tf.cli.runs.run import find_run
 from returnn_tf.cli.shared.parser import CommandParser, positive
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError, ConfigError
-from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, read_file
+from returnn_tf.engine.learning_rate.file import EpochData, best_epochs, leading_score, read_file
 from returnn_tf.engine.monitoring.curves import draw_curves, draw_planned_rates, score_groups
 
 _DOC = """
@@ -92,10 +92,10 @@ def _title(source: str, epochs: Mapping[int, EpochData]) -> str:
     parts = os.path.abspath(source).split(os.sep)
     name = next((part for part in reversed(parts) if part and part not in _COMMON), source)
     keys = [key for names in score_groups([epochs]).values() for key in names]
-    wanted = [key for kind in ("dev_error", "dev_score", "dev_", "") for key in keys if key.startswith(kind)]
-    best = best_epochs(epochs, wanted[0], 1) if wanted else []
-    if not best:
+    key = leading_score(keys)
+    best = best_epochs(epochs, key, 1) if key is not None else []
+    if key is None or not best:
         return name
     return "%s: best %s %.4g in epoch %d of %d" % (
-        name, wanted[0], epochs[best[0]].error[wanted[0]], best[0], max(epochs),
+        name, key, epochs[best[0]].error[key], best[0], max(epochs),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from returnn_tf.cli.run import read_config
-from returnn_tf.cli.status import models_at
+from returnn_tf.cli.status.facts import models_at
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandDataError, CommandError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings

@@ -10,7 +10,7 @@ import ast
 import errno
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
@@ -228,6 +228,13 @@ def best_epochs(epochs: Mapping[int, EpochData], key: str, count: Optional[int] 
     """Return the epochs with a finite value of ``key``, best (lowest) first; ties go to the earlier epoch."""
     values = {epoch: data.error[key] for epoch, data in epochs.items() if _is_finite(data.error.get(key))}
     return sorted(values, key=lambda e: (values[e], e))[:count]
+
+
+def leading_score(names: Iterable[str]) -> Optional[str]:
+    """Return the score that stands for a run in an overview: an error on dev, else a score on dev, else any."""
+    names = list(names)
+    wanted = (name for kind in ("dev_error", "dev_score", "dev_", "") for name in names if name.startswith(kind))
+    return next(wanted, None)
 
 
 def _is_finite(value: Any) -> bool:

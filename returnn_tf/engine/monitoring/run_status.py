@@ -11,13 +11,11 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import error_name
 from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.distributed.world import World
-from returnn_tf.engine.monitoring.status_file import StatusFile, end_for_another
+from returnn_tf.engine.monitoring.status_file import ABORTED, StatusFile, end_for_another
 from returnn_tf.engine.passes.progress import Progress
 from returnn_tf.engine.passes.ranks_report import times_of
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support.signals import Stopped, StopRequest, exit_code, name_of
-
-_ABORTED = "ended at once by a signal, without saving"
 
 
 class RunStatus:
@@ -34,7 +32,7 @@ class RunStatus:
         self._running = False  # a step is done
         self._file = StatusFile(written_model(config), enabled=world.is_chief)
         self._file.update(world_size=world.size, hosts=world.hosts())
-        stop.on_abort.append(lambda: self._file.ended(_ABORTED))
+        stop.on_abort.append(lambda: self._file.ended(ABORTED))
         world.on_abort.append(lambda: self._aborted(world))
 
     def _aborted(self, world: World) -> None:

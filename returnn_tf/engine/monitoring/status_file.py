@@ -21,6 +21,8 @@ from returnn_tf.util.temporary import Temporary
 
 SUFFIX = ".status.json"
 MAX_BYTES = 1 << 20
+#: How a run ended that a second signal has not let save.
+ABORTED = "ended at once by a signal, without saving"
 _INTERVAL = 5.0
 
 #: fact -> its types, for those which programs rely on; others may have any type
