@@ -11,6 +11,7 @@ import pytest
 from returnn_tf.engine.search.errors import Decided, ErrorReport
 from returnn_tf.engine.search.labels import Labels
 from returnn_tf.engine.search.searcher import SearchedLabels
+from returnn_tf.engine.transcripts import edit_distance
 from returnn_tf.engine.transcripts.edit_distance import Errors, align, table
 
 
@@ -39,7 +40,9 @@ def fewest_errors(a: str, b: str) -> int:
     return min(skipped, (a[0] != b[0]) + fewest_errors(a[1:], b[1:]))
 
 
-def test_an_alignment_is_whole_and_has_the_fewest_errors() -> None:
+@pytest.mark.parametrize("width", [1, 16])
+def test_an_alignment_is_whole_and_has_the_fewest_errors(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edit_distance, "_LEAST_WIDTH", width)
     rng = np.random.default_rng(1)
     for _ in range(200):
         ref, hyp = ("".join(rng.choice(list("abc"), rng.integers(0, 9))) for _ in range(2))
@@ -49,6 +52,16 @@ def test_an_alignment_is_whole_and_has_the_fewest_errors() -> None:
         errors = Errors()
         errors.add(pairs)
         assert errors.total == fewest_errors(ref, hyp)
+
+
+def test_sequences_that_are_long_and_similar() -> None:
+    """Memory follows their length and the errors: a whole table of these would have 400 MB."""
+    rng = np.random.default_rng(2)
+    ref = rng.choice(list("abcdefgh"), 10_000).tolist()
+    hyp = [*ref[:7], "x", *ref[7:4_000], *ref[4_020:8_000], "y", *ref[8_001:]]
+    errors = Errors()
+    errors.add(align(ref, hyp))
+    assert (errors.insertions, errors.deletions, errors.substitutions) == (1, 20, 1)
 
 
 def test_table() -> None:

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from typing import Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 _GAP = "*"
+#: Errors that an alignment may have in the first attempt.
+_LEAST_WIDTH = 16
+#: More than any distance.
+_FAR = 1 << 30
 
 
 @dataclasses.dataclass
@@ -55,32 +60,52 @@ class Errors:
 
 
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[Optional[str], Optional[str]]]:
-    """Return pairs (reference, hypothesis) with the fewest errors; None for a deletion or insertion.
-
-    The table is computed row by row, vectorised: insertions along a row are a running minimum.
-    """
+    """Return pairs (reference, hypothesis) with the fewest errors; None for a deletion or insertion."""
     names = {name: number for number, name in enumerate(dict.fromkeys([*reference, *hypothesis]))}
-    hyp = np.array([names[name] for name in hypothesis], np.int64)
-    steps = np.arange(len(hyp) + 1)
-    rows = [steps]
-    for name in reference:
-        row = np.empty(len(hyp) + 1, np.int64)
-        row[0] = rows[-1][0] + 1
-        row[1:] = np.minimum(rows[-1][1:] + 1, rows[-1][:-1] + (hyp != names[name]))
-        rows.append(np.minimum.accumulate(row - steps) + steps)
+    ref, hyp = (np.array([names[name] for name in labels], np.int32) for labels in (reference, hypothesis))
+    width, longest = max(_LEAST_WIDTH, abs(len(ref) - len(hyp))), max(len(ref), len(hyp))
+    rows = _distances(ref, hyp, width)
+    while rows[-1][len(hyp) - len(ref) + width] > width < longest:
+        width = min(2 * width, longest)
+        rows = _distances(ref, hyp, width)
+
+    def distance(i: int, j: int) -> int:
+        place = j - i + width
+        return int(rows[i][place]) if 0 <= place <= 2 * width else _FAR
+
     pairs: list[tuple[Optional[str], Optional[str]]] = []
     i, j = len(reference), len(hypothesis)
     while i or j:
-        if i and j and rows[i][j] == rows[i - 1][j - 1] + (reference[i - 1] != hypothesis[j - 1]):
+        found = distance(i, j)
+        if i and j and found == distance(i - 1, j - 1) + (reference[i - 1] != hypothesis[j - 1]):
             i, j = i - 1, j - 1
             pairs.append((reference[i], hypothesis[j]))
-        elif i and rows[i][j] == rows[i - 1][j] + 1:
+        elif i and found == distance(i - 1, j) + 1:
             i -= 1
             pairs.append((reference[i], None))
         else:
             j -= 1
             pairs.append((None, hypothesis[j]))
     return pairs[::-1]
+
+
+def _distances(ref: NDArray[np.int32], hyp: NDArray[np.int32], width: int) -> list[NDArray[np.int32]]:
+    """Return the distances between the first i labels of one sequence and the first j of another one.
+
+    Only those with ``|i - j| <= width`` are there (Ukkonen 1985), since all ways with at most so many errors are among
+    them: row i has j from ``i - width`` to ``i + width``. Rows are computed at once: insertions along them are a
+    running minimum. What is behind the end of ``hyp`` has no meaning.
+    """
+    steps = np.arange(2 * width + 1, dtype=np.int32)
+    padded = np.full(width + max(len(hyp), len(ref) + width) + 1, -1, np.int32)
+    padded[width + 1 : width + 1 + len(hyp)] = hyp  # hyp[j - 1] is at j + width
+    rows = [np.where(steps < width, _FAR, steps - width).astype(np.int32)]
+    for i, label in enumerate(ref, 1):
+        row = rows[-1] + (padded[i : i + 2 * width + 1] != label)
+        row[:-1] = np.minimum(row[:-1], rows[-1][1:] + 1)
+        row[: max(0, width - i)] = _FAR
+        rows.append(np.minimum.accumulate(row - steps) + steps)
+    return rows
 
 
 def table(tag: str, pairs: Sequence[tuple[Optional[str], Optional[str]]]) -> str:
