@@ -1,5 +1,5 @@
 # Everything runs in .venv, which the first target that needs it makes: python3 (3.9 - 3.13) is all there has to be.
-#   make venv | demo | demo-speech | demo-translation | docs | test-fast | test | test-long | test-versions | test-faults
+#   make venv | demo | demo-speech | demo-real-speech | demo-translation | docs | test-fast | test | test-long | test-versions | test-faults
 #   | lint | bench | dist | clean
 #         PYTHON=python3.11 make venv      takes that interpreter
 #         TENSORFLOW='~=2.19.0' make venv  takes that TensorFlow, not 2.16
@@ -28,7 +28,7 @@ endif
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help venv horovod demo demo-speech demo-translation docs test-fast test test-long test-versions test-faults \
+.PHONY: help venv horovod demo demo-speech demo-real-speech demo-translation docs test-fast test test-long test-versions test-faults \
   lint bench dist clean
 
 help:
@@ -36,6 +36,7 @@ help:
 	@echo "make horovod tries once more to build Horovod in it, if that failed"
 	@echo "make demo    trains a recogniser for lines of handwritten digits, draws its learning curve and results"
 	@echo "make demo-speech       trains recognisers of spoken sentences; needs espeak-ng"
+	@echo "make demo-real-speech  shows the steps of a recogniser of recorded speech, which takes hours to train; needs apt-get"
 	@echo "make demo-translation  trains a translator of messages of programs"
 	@echo "make docs    the documentation as a site, in site/; checks all links"
 	@echo "make test-fast   some cases of each test that is not slow, in minutes: before a commit"
@@ -98,6 +99,9 @@ $(DEMO_PACKAGES): $(STAMP)
 
 demo-speech: $(DEMO_PACKAGES)
 	$(PY) demos/speech/run.py
+
+demo-real-speech: $(DEMO_PACKAGES)
+	$(PY) demos/real_speech/run.py --quick
 
 demo-translation: $(DEMO_PACKAGES)
 	$(PY) demos/translation/run.py

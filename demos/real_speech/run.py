@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""The demo of recorded speech, from packages to error rates; ``make demo-real-speech`` runs it with ``--quick``.
+
+    python run.py --quick                       some minutes: only shows that all steps work
+    python run.py                               Czech, the Conformer, one seed
+    python run.py --languages cs,nl --encoders conformer,blstm --seeds 3
+
+Each step is a command of its own, which is printed, so that it can be repeated by hand. Everything goes to the
+directory out/ below the working directory (``--work``, by default where this file is), that of ``--quick`` to
+out/quick/. Data and models that are there are kept: a run that was interrupted goes on, and a training continues after
+its last epoch. To begin anew, delete them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Callable
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "common"))
+
+from steps import StepFailed, Steps  # noqa: E402
+
+LANGUAGES, ENCODERS = ("cs", "nl"), ("conformer", "blstm")
+SETS = ("train", "dev", "test")
+FEW = 12
+
+
+def make_data(steps: Steps, language: str, packages: str, *, few: bool) -> None:
+    """Make the zips of a language that are not there yet, and find the nearest neighbours."""
+    if not all(os.path.exists(steps.out("%s_%s.zip" % (language, name))) for name in SETS):
+        options = ["--most", str(FEW)] if few else []
+        steps.script("%s: make the corpus" % language, "dialogue.py", packages, "out", "--language", language, *options)
+    for name in SETS:
+        prefix = "out/%s_%s" % (language, name)
+        if not os.path.exists(steps.out("%s_%s.zip" % (language, name))):
+            files = [prefix + ".tsv", "--audio-root", packages, "--output", prefix + ".zip"]
+            options = ["--sample-rate", "16000", "--format", "flac"]
+            steps.returnn("%s: zip %s" % (language, name), "data", "oggzip", *files, *options)
+    if not os.path.exists(steps.out("%s_test_nearest.py" % language)):
+        title = "%s: find the training utterances that sound most alike" % language
+        steps.script(title, "nearest.py", "out/%s_train" % language, "out/%s_test" % language)
+
+
+def train(steps: Steps, language: str, encoder: str, seed: int, *, few: bool) -> None:
+    """Train a model as far as it isn't trained yet, and recognise the held-out levels."""
+    environment = {"SPEECH": language, "ENCODER": encoder, "SEED": str(seed)}
+    title = "%s, %s, seed %d" % (language, encoder, seed)
+    epochs = ["++num_epochs", "1"] if few else []
+    steps.returnn("%s: train" % title, "dialogue.config", *epochs, environment=environment)
+    steps.returnn("%s: search" % title, "dialogue.config", "++task", "search", environment=environment)
+
+
+def run(steps: Steps, args: argparse.Namespace) -> None:
+    """Run all steps."""
+    packages = os.path.relpath(os.path.join(args.work, "out", "packages"), steps.work)
+    for language in args.languages:
+        make_data(steps, language, packages, few=args.quick)
+        for encoder in args.encoders:
+            for seed in range(1, args.seeds + 1):
+                train(steps, language, encoder, seed, few=args.quick)
+        steps.script("%s: count wrong words" % language, "score.py", "out", "--language", language)
+
+
+def main() -> int:
+    """Run the command.
+
+    :return: exit code
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", default=HERE, metavar="DIR", help="working directory; results go to DIR/out")
+    for name, known in (("languages", LANGUAGES), ("encoders", ENCODERS)):
+        parser.add_argument("--" + name, default=known[:1], type=some_of(known), help="some of %s" % ",".join(known))
+    parser.add_argument("--seeds", default=1, type=int, metavar="N", help="trainings of each (1)")
+    parser.add_argument("--quick", action="store_true", help="few utterances, one epoch, in DIR/out/quick")
+    args = parser.parse_args()
+    if args.seeds < 1:
+        parser.error("--seeds: must be at least 1")
+    steps = Steps(HERE, os.path.join(args.work, "out", "quick") if args.quick else args.work)
+    if args.quick:
+        steps.remove_products(r"(cs|nl)_.*|(cs|nl)\.vocab")
+    try:
+        run(steps, args)
+    except StepFailed as failed:
+        print("the demo ends here: the last command failed (%s)" % failed, file=sys.stderr)
+        return 1
+    print("\n=== %s" % steps.summary())
+    return 0
+
+
+def some_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    """Return a type of an option: some of these, separated by commas."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError("%r is none of %s" % (unknown[0], ", ".join(known)))
+        return names
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The demo of recorded speech: texts of scripts, sets, nearest utterances, scores."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.demos.demo_modules import demo_modules
+
+
+@pytest.fixture(scope="module")
+def demo():
+    names = ("dialogue", "nearest", "score")
+    return SimpleNamespace(**dict(zip(names, demo_modules("real_speech", *names))))
+
+
+SCRIPT = r"""
+-- Random text
+-- dialogId("old", "font_big", "Gone")
+dialogId("let-m-divna", "font_small", "What kind of \"ship\"?")
+dialogStr("Co je to za \"divnou\" loď?")
+
+dialogId("rush", "",
+         "It (the car) -- said he -- goes")
+dialogStr(
+         "Je to -- řekl -- venku (už)"
+)
+dialogId("no translation", "font_big", "Hello")
+dialogId("empty", "font_big", "")
+dialogStr("")
+"""
+
+
+def test_script(demo):
+    assert demo.dialogue.read_script(SCRIPT) == [
+        ("let-m-divna", "font_small", 'Co je to za "divnou" loď?'),
+        ("rush", "", "Je to -- řekl -- venku (už)"),
+        ("empty", "font_big", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "language, text, expected",
+    [
+        ("cs", "Vidíš to oko? Němý svědek...", "vidíš to oko němý svědek"),
+        ("cs", "Bud\N{COMBINING CARON} rada", "buď rada"),  # the letter and its caron as two characters
+        ("cs", "chceš-li, 'tak' _to_", "chceš li tak to"),
+        ("nl", "Zo\N{RIGHT SINGLE QUOTATION MARK}n 'vis': 't is één", "zo'n vis t is één"),
+        ("cs", "Kopie verze 2.", None),
+        ("cs", "Konkrétně %1 hodin!", None),
+        ("cs", "Подожди, počkej", None),
+        ("nl", "loď", None),
+        ("cs", "?!", None),
+        ("cs", "", None),
+    ],
+)
+def test_normalised(demo, language, text, expected):
+    assert demo.dialogue.normalised(text, language) == expected
+
+
+def utterance(demo, level, text):
+    return demo.dialogue.Utterance("cs/%s/%s" % (level, text), "x.ogg", level, "big", text, 1.0)
+
+
+def test_sets(demo):
+    """Levels are in one set, and no text is in two."""
+    held_out = demo.dialogue.HELD_OUT
+    assert not held_out["dev"] & held_out["test"]
+    dev, test = (sorted(held_out[name])[0] for name in ("dev", "test"))
+    texts = {"share": ["a", "b"], dev: ["b", "c", "d"], test: ["a", "c", "e"]}
+    sets = demo.dialogue.split(utterance(demo, level, text) for level, given in texts.items() for text in given)
+    found = {name: [(u.level, u.text) for u in of_set] for name, of_set in sets.items()}
+    assert found == {
+        "train": [("share", "a"), ("share", "b")],
+        "dev": [(dev, "c"), (dev, "d")],
+        "test": [(test, "e")],
+    }
+    figures = demo.dialogue.statistics(sets)
+    assert figures["dev"] == {"utterances": 2, "minutes": 0.0, "words": 2, "words not in training": 100.0}
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, str):
+        path.write_text(content, encoding="utf8")
+    else:
+        import soundfile
+
+        soundfile.write(str(path), content, 8000)
+
+
+def test_corpus(demo, tmp_path):
+    """Audio with texts of the same level; what is left out is counted."""
+    texts, audio = tmp_path / "texts" / demo.dialogue.GAME, tmp_path / "audio" / demo.dialogue.GAME
+    line = 'dialogId("%s", "font_%s", "x")\ndialogStr("%s")\n'
+    write(texts / "script" / "cave" / "dialogs_cs.lua", line % ("a", "big", "Ahoj!") + line % ("b", "x", "8"))
+    write(texts / "script" / "cave" / "dialogs_nl.lua", line % ("a", "big", "Dag!"))
+    write(texts / "script" / "share" / "jokes_dialogs_cs.lua", line % ("a", "small", "Vtip") + line % ("e", "x", " "))
+    second = np.zeros(8000)
+    for name in ("cave/cs/a", "cave/cs/b", "cave/cs/unknown", "share/jokes/cs/a", "share/jokes/cs/e", "cave/nl/a"):
+        write(audio / "sound" / (name + ".ogg"), second)
+    write(texts / "script" / "map" / "dialogs_cs.lua", line % ("short", "big", "Ne"))
+    write(audio / "sound" / "map" / "cs" / "short.ogg", second[:800])
+    found, left_out = demo.dialogue.read_corpus(str(tmp_path / "texts"), str(tmp_path / "audio"), "cs")
+    assert [(u.tag, u.speaker, u.text, u.seconds) for u in found] == [
+        ("cs/cave/a", "big", "ahoj", 1.0),
+        ("cs/share/a", "small", "vtip", 1.0),
+    ]
+    assert sorted(left_out.values()) == [1, 1, 2]
+    with pytest.raises(demo.dialogue.PackageError, match="no audio of language 'cs'"):
+        demo.dialogue.read_corpus(str(tmp_path / "texts"), str(tmp_path), "cs")
+    with pytest.raises(demo.dialogue.PackageError, match="no dialogue of language 'cs'"):
+        demo.dialogue.read_corpus(str(tmp_path), str(tmp_path / "audio"), "cs")
+
+
+def path_distance(one, two):
+    """Return the distance by a loop over all pairs of frames."""
+    best = np.full((len(one), len(two)), math.inf)
+    for i, j in itertools.product(range(len(one)), range(len(two))):
+        cost = float(np.linalg.norm(one[i] - two[j]))
+        before = [best[i - 1, j] + cost] if i else []
+        before += [best[i, j - 1] + cost] if j else []
+        before += [best[i - 1, j - 1] + 2 * cost] if i and j else []
+        best[i, j] = min(before, default=cost)
+    return best[-1, -1] / (len(one) + len(two))
+
+
+def test_time_warping(demo):
+    rng = np.random.default_rng(1)
+    frames = [rng.standard_normal((length, 3)).astype(np.float32) for length in (1, 2, 4, 5, 7, 5)]
+    for asked in frames:
+        expected = [path_distance(asked, known) for known in frames]
+        np.testing.assert_allclose(demo.nearest.distances(asked, frames), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_nearest(demo):
+    """Said slower, it is still the same; what is more than twice as long is no candidate."""
+    rng = np.random.default_rng(2)
+    known = [rng.standard_normal((length, 3)).astype(np.float32) for length in (6, 9, 5, 8, 40)]
+    asked = [np.repeat(known[3], 2, axis=0), known[0], known[4][:15]]
+    found = demo.nearest.nearest(asked, known, at_once=2)
+    assert found[:2] == [3, 0] and found[2] != 4
+
+
+def test_scores(demo, tmp_path):
+    """Rates of all seeds; an answer that is missing is an error, not an empty one."""
+    (tmp_path / "cs_test.tsv").write_text("file\tseq_name\ttext\na\tx\tjedna dvě\nb\ty\ttři\n", encoding="utf8")
+    (tmp_path / "cs_test_nearest.py").write_text(repr({"x": "tři", "y": "tři"}))
+    for seed, text in ((1, "jedna dva"), (2, "jedna dvě")):
+        (tmp_path / ("cs_blstm_%d_model" % seed)).mkdir()
+        found = {tag: {"ctc_decision": answer, "output_decision": ""} for tag, answer in (("x", text), ("y", "tři"))}
+        (tmp_path / ("cs_blstm_%d_search.py" % seed)).write_text(repr(found))
+    references = demo.score.read_table(str(tmp_path / "cs_test.tsv"))
+    systems = demo.score.systems(str(tmp_path), "cs")
+    words = {
+        name: [demo.score.rates(references, answers)[0] for answers in of.values()] for name, of in systems.items()
+    }
+    assert words[demo.score.NEAREST] == [pytest.approx(200 / 3)]
+    assert words["blstm: CTC, best path"] == [pytest.approx(100 / 3), 0]
+    assert words["blstm: attention"] == [100, 100]
+    assert demo.score.spread(words["blstm: CTC, best path"]) == "16.7 (0.0 - 33.3)"
+    with pytest.raises(ValueError, match="no answer to 1 of 2 utterances, e.g. 'y'"):
+        demo.score.rates(references, {"x": "jedna"})
+
+
+def test_without_apt_get(demo, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["dialogue.py", str(tmp_path / "packages"), str(tmp_path)])
+    assert demo.dialogue.main() == 1
+    assert "package fillets-ng-data: apt-get is not installed" in capsys.readouterr().err
