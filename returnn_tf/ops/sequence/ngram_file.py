@@ -22,6 +22,8 @@ from returnn_tf.ops.sequence.lexicon import WordLexicon
 #: A model that lacks a larger share of the words is one of another vocabulary.
 _MOST_UNKNOWN = 0.5
 _SHOWN = 5
+#: The label " " in a model of labels: blanks separate the words of an ARPA file.
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class NGramFile:
         :raises DataError: it lacks most of them
         """
         if self.of_labels:
-            names = [*labels.names, *["<unk>"] * (num_labels - len(labels.names))]
+            names = [SPACE if name == " " else name for name in labels.names]
+            names += ["<unk>"] * (num_labels - len(names))
             return indices_in(self.model, names, self.path, "labels")
         if lexicon is None:
             raise CtcError(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import DataError
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.ops.sequence.ngram import ArpaModel
-from returnn_tf.ops.sequence.ngram_file import indices_in, read_ngram
+from returnn_tf.ops.sequence.ngram_file import indices_in, open_ngram, read_ngram
 
 FILES = pathlib.Path(__file__).parents[2] / "data/kenlm"
 ARPA, BINARY = FILES / "small.arpa", FILES / "small.probing"  # the second one by build_binary of KenLM
@@ -133,6 +134,13 @@ def test_labels_that_no_file_can_have(tmp_path):
     path.write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n-0.5 a\n-0.9 b\n\n\\end\\\n")
     model = read_ngram(str(path))
     assert model.indices(["a", "\n", "b", "a\nb", "\udcff", "", "a"]).tolist() == [1, 0, 2, 0, 0, 0, 1]
+
+
+def test_label_that_is_a_space(tmp_path):
+    path = tmp_path / "a.arpa"
+    path.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-0.5 a\n-0.9 \u2581\n-1 <unk>\n\n\\end\\\n", "utf8")
+    labels = DecodedLabels(["a", " ", "b"])
+    assert open_ngram(str(path), None, None).indices(labels, 4, None).tolist() == [1, 2, 0, 0]
 
 
 def test_words_of_another_vocabulary(caplog):
