@@ -26,6 +26,11 @@ from steps import StepFailed, Steps  # noqa: E402
 LANGUAGES, ENCODERS = ("cs", "nl"), ("conformer", "blstm")
 SETS = ("train", "dev", "test")
 FEW = 12
+#: Scales by language model: where to begin; they are to be tuned on dev (``--tune``) with a fully trained model.
+DECODING = {
+    "words": ("--lm-scale", "0.8", "--word-score", "1"),
+    "labels": ("--lm-scale", "0.4", "--word-score", "0.5"),
+}
 
 
 def make_data(steps: Steps, language: str, packages: str, *, few: bool) -> None:
@@ -33,6 +38,7 @@ def make_data(steps: Steps, language: str, packages: str, *, few: bool) -> None:
     if not all(os.path.exists(steps.out("%s_%s.zip" % (language, name))) for name in SETS):
         options = ["--most", str(FEW)] if few else []
         steps.script("%s: make the corpus" % language, "dialogue.py", packages, "out", "--language", language, *options)
+        steps.script("%s: estimate language models" % language, "lm.py", "out/" + language)
     for name in SETS:
         prefix = "out/%s_%s" % (language, name)
         if not os.path.exists(steps.out("%s_%s.zip" % (language, name))):
@@ -51,6 +57,13 @@ def train(steps: Steps, language: str, encoder: str, seed: int, *, few: bool) ->
     epochs = ["++num_epochs", "1"] if few else []
     steps.returnn("%s: train" % title, "dialogue.config", *epochs, environment=environment)
     steps.returnn("%s: search" % title, "dialogue.config", "++task", "search", environment=environment)
+    for kind, options in DECODING.items():
+        files = ["--lm", "out/%s_%s.arpa" % (language, kind)]
+        files += ["--output", "out/%s_%s_%d_decode_%s.py" % (language, encoder, seed, kind)]
+        if kind == "words":
+            files += ["--lexicon", "out/%s.words" % language]
+        what = "%s: search with a model of %s" % (title, kind)
+        steps.returnn(what, "decode", "dialogue.config", *files, *options, environment=environment)
 
 
 def run(steps: Steps, args: argparse.Namespace) -> None:

@@ -21,6 +21,10 @@ from typing import Optional
 import jiwer
 
 SEARCHES = {"ctc_decision": "CTC, best path", "output_decision": "attention"}
+DECODED = {
+    "words": "CTC, words of the training set, trigram model",
+    "labels": "CTC, model of 8 characters",
+}
 NEAREST = "the training utterance that sounds most alike"
 MODEL = re.compile(r"(conformer|blstm)_(\d+)")
 Texts = dict[str, str]  # tag -> words
@@ -73,6 +77,8 @@ def systems(folder: str, language: str) -> dict[str, dict[str, Mapping[str, obje
         for layer, title in SEARCHES.items():
             texts = searched and {tag: answers[layer] for tag, answers in searched.items()}  # type: ignore[index]
             add("%s: %s" % (encoder, title), seed, texts)
+        for kind, title in DECODED.items():
+            add("%s: %s" % (encoder, title), seed, read_answers("%s_decode_%s.py" % (prefix, kind)))
     return found
 
 

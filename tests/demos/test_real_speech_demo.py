@@ -14,7 +14,7 @@ from tests.demos.demo_modules import demo_modules
 
 @pytest.fixture(scope="module")
 def demo():
-    names = ("dialogue", "nearest", "score")
+    names = ("dialogue", "lm", "nearest", "score")
     return SimpleNamespace(**dict(zip(names, demo_modules("real_speech", *names))))
 
 
@@ -154,6 +154,7 @@ def test_scores(demo, tmp_path):
         (tmp_path / ("cs_blstm_%d_model" % seed)).mkdir()
         found = {tag: {"ctc_decision": answer, "output_decision": ""} for tag, answer in (("x", text), ("y", "tři"))}
         (tmp_path / ("cs_blstm_%d_search.py" % seed)).write_text(repr(found))
+    (tmp_path / "cs_blstm_2_decode_words.py").write_text(repr({"x": "dvě", "y": "tři"}))
     references = demo.score.read_table(str(tmp_path / "cs_test.tsv"))
     systems = demo.score.systems(str(tmp_path), "cs")
     words = {
@@ -161,10 +162,18 @@ def test_scores(demo, tmp_path):
     }
     assert words[demo.score.NEAREST] == [pytest.approx(200 / 3)]
     assert words["blstm: CTC, best path"] == [pytest.approx(100 / 3), 0]
+    assert words["blstm: " + demo.score.DECODED["words"]] == [pytest.approx(100 / 3)]
     assert words["blstm: attention"] == [100, 100]
     assert demo.score.spread(words["blstm: CTC, best path"]) == "16.7 (0.0 - 33.3)"
     with pytest.raises(ValueError, match="no answer to 1 of 2 utterances, e.g. 'y'"):
         demo.score.rates(references, {"x": "jedna"})
+
+
+def test_decoding_with_characters(demo):
+    """The model of characters writes a space as `returnn-tf decode` looks it up."""
+    from returnn_tf.ops.sequence.ngram_file import SPACE
+
+    assert demo.lm.SPACE == SPACE and demo.lm.characters("a bé") == ["a", SPACE, "b", "é"]
 
 
 def test_without_apt_get(demo, tmp_path, monkeypatch, capsys):

@@ -1,0 +1,100 @@
+"""An n-gram model of words or characters as an ARPA file, which ``returnn-tf decode --lm`` reads.
+
+Interpolated Kneser-Ney smoothing with one discount for each order (Chen and Goodman 1999), for corpora that fit into
+memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+Gram = tuple[str, ...]
+START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+
+
+def estimate(sentences: Iterable[Sequence[str]], order: int) -> dict[Gram, tuple[float, float]]:
+    """Return the model: for each n-gram its log10 probability, and the log10 weight of its backoff.
+
+    ``p(w | h) = max(c(h w) - d, 0) / c(h) + d * n(h) / c(h) * p(w | h without its first word)``, where n(h) counts the
+    different words after h. In lower orders than the highest, c counts the different words to the left of an n-gram;
+    those that begin a sentence have none, and keep their counts. Unigrams are interpolated with the uniform
+    distribution, which gives ``<unk>`` its share.
+
+    :param sentences: tokens of each, without ``<s>`` and ``</s>``
+    :param order: n
+    :raises ValueError: there is no token, or the order is below 1
+    """
+    if order < 1:
+        raise ValueError("order %d: must be at least 1" % order)
+    counts: list[Counter[Gram]] = [Counter() for _ in range(order)]
+    for sentence in sentences:
+        tokens = [START, *sentence, END]
+        for size in range(1, order + 1):
+            counts[size - 1].update(tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1))
+    if len(counts[0]) <= 2:
+        raise ValueError("there are no tokens to estimate a model of")
+    for size in range(order - 1, 0, -1):  # of lower orders: the different words to the left
+        left = Counter(gram[1:] for gram in counts[size])
+        counts[size - 1] = Counter(
+            {gram: count if gram[0] == START else left[gram] for gram, count in counts[size - 1].items()}
+        )
+    del counts[0][(START,)]
+
+    words = len(counts[0]) + 1  # with <unk>
+    probability: dict[Gram, float] = {}
+    weight: dict[Gram, float] = {}
+    for of_size in counts:
+        discount = _discount(of_size)
+        after: defaultdict[Gram, list[int]] = defaultdict(list)
+        for gram, count in of_size.items():
+            after[gram[:-1]].append(count)
+        weight.update((history, discount * len(given) / sum(given)) for history, given in after.items())
+        for gram, count in of_size.items():
+            history = gram[:-1]
+            lower = probability[gram[1:]] if history else 1 / words
+            probability[gram] = (count - discount) / sum(after[history]) + weight[history] * lower
+    probability[(UNKNOWN,)] = weight[()] / words
+    model = {gram: (math.log10(p), math.log10(weight.get(gram, 1.0))) for gram, p in probability.items()}
+    model[(START,)] = (-99.0, math.log10(weight.get((START,), 1.0)))
+    return model
+
+
+def _discount(counts: Counter[Gram]) -> float:
+    """Return the estimate of Ney et al. 1994 from the n-grams that occur once and twice; 0.5 where there are none."""
+    once, twice = (sum(count == times for count in counts.values()) for times in (1, 2))
+    return once / (once + 2 * twice) if once and twice else 0.5
+
+
+def log_probability(model: dict[Gram, tuple[float, float]], history: Gram, token: str) -> float:
+    """Return log10 of the probability of a token after others, as an ARPA file says."""
+    gram = (*history, token)
+    if gram in model:
+        return model[gram][0]
+    if not history:
+        return model[(UNKNOWN,)][0]
+    return model.get(history, (0.0, 0.0))[1] + log_probability(model, history[1:], token)
+
+
+def perplexity(model: dict[Gram, tuple[float, float]], sentences: Iterable[Sequence[str]], order: int) -> float:
+    """Return the perplexity per token, with the ends of sentences; unknown tokens are scored as ``<unk>``."""
+    total, count = 0.0, 0
+    for sentence in sentences:
+        tokens = [START, *sentence, END]
+        for index in range(1, len(tokens)):
+            total += log_probability(model, tuple(tokens[max(0, index - order + 1) : index]), tokens[index])
+            count += 1
+    return float(10 ** (-total / count))
+
+
+def write_arpa(path: str, model: dict[Gram, tuple[float, float]]) -> None:
+    """Write a model as ARPA file."""
+    orders = Counter(len(gram) for gram in model)
+    with open(path, "w", encoding="utf8") as file:
+        file.write("\\data\\\n%s" % "".join("ngram %d=%d\n" % entry for entry in sorted(orders.items())))
+        for size in sorted(orders):
+            file.write("\n\\%d-grams:\n" % size)
+            for gram, (score, backoff) in sorted(entry for entry in model.items() if len(entry[0]) == size):
+                file.write("%.6f\t%s%s\n" % (score, " ".join(gram), "\t%.6f" % backoff if size < max(orders) else ""))
+        file.write("\n\\end\\\n")
