@@ -37,6 +37,8 @@ class BeamOptions:
     :param prior_scale: factor of the log priors, which are subtracted from the log posteriors
     :param blank_scale: factor of the probability of the blank
     :param nbest: hypotheses that are returned
+    :param aligned: those whose labels get their frames, which takes longer than the search where audio is long; None:
+        all
     """
 
     beam_size: int = 100
@@ -50,6 +52,7 @@ class BeamOptions:
     prior_scale: float = 0.3
     blank_scale: float = 1.0
     nbest: int = 1
+    aligned: Optional[int] = None
 
 
 class BeamDecoder(Decoder):
@@ -104,7 +107,7 @@ class BeamDecoder(Decoder):
         given = {
             name: value
             for name, value in asdict(options).items()
-            if name not in ("prior_scale", "blank_scale", "nbest")
+            if name not in ("prior_scale", "blank_scale", "nbest", "aligned")
         }
         separator = self.labels.separator
         self._decoder = CtcDecoder(
@@ -146,20 +149,23 @@ class BeamDecoder(Decoder):
         """Return the words of a hypothesis; None without a lexicon."""
         return None if self._lexicon is None else tuple(self._lexicon.words[index] for index in found.words)
 
-    def decoded(self, found: FoundLabels, scores: NDArray[np.float32]) -> Decoded:
-        """Return a hypothesis with the frames of its labels.
+    def decoded(self, found: FoundLabels, scores: Optional[NDArray[np.float32]]) -> Decoded:
+        """Return a hypothesis.
 
-        :param scores: of all frames, see `scores`
+        :param scores: of all frames, see `scores`, for the frames of its labels; None: these are not wanted
         """
         parts = {"acoustic": found.acoustic}
         parts.update({"lm": found.lm} if self._lm is not None else {})
         parts.update({"words": found.word} if self.options.word_score or self.options.unknown_score else {})
         parts.update({"hot_words": found.phrase} if self._phrases is not None else {})
-        frames = align(self._decoder, scores, found.labels)
-        assert frames is not None  # the search has found an alignment
+        frames = None
+        if scores is not None:
+            aligned = align(self._decoder, scores, found.labels)
+            assert aligned is not None  # the search has found an alignment
+            frames = tuple(aligned)
         words = self.words(found)
         spans = None if words is None else found.word_spans
-        return Decoded(found.labels, tuple(frames), found.score, parts, words, spans)
+        return Decoded(found.labels, frames, found.score, parts, words, spans)
 
 
 class _BeamSearch(Decoding):
@@ -181,5 +187,7 @@ class _BeamSearch(Decoding):
     def results(self) -> list[Decoded]:
         scores = self._scores or [np.zeros((0, self._decoder.num_labels), np.float32)]
         joined = scores[0] if len(scores) == 1 else np.concatenate(scores)
-        found = self._search.results(self._decoder.options.nbest, ended=True)
-        return [self._decoder.decoded(each, joined) for each in found]
+        options = self._decoder.options
+        found = self._search.results(options.nbest, ended=True)
+        aligned = len(found) if options.aligned is None else options.aligned
+        return [self._decoder.decoded(each, joined if place < aligned else None) for place, each in enumerate(found)]

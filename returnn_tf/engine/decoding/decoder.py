@@ -18,7 +18,8 @@ class Decoded:
     """One hypothesis of a sequence.
 
     :param labels: indices, without blanks
-    :param frames: of each label: its first frame, and the one past its last, on the best path of these labels
+    :param frames: of each label: its first frame, and the one past its last, on the best path of these labels; None:
+        they were not wanted
     :param words: from a lexicon; None without one
     :param word_labels: of each word: its first label, and the one past its last; labels between words, as silence,
         belong to none
@@ -27,7 +28,7 @@ class Decoded:
     """
 
     labels: tuple[int, ...]
-    frames: tuple[tuple[int, int], ...]
+    frames: Optional[tuple[tuple[int, int], ...]]
     score: float
     parts: Mapping[str, float] = field(default_factory=dict)
     words: Optional[tuple[str, ...]] = None

@@ -38,21 +38,25 @@ def hypotheses_of(
     :param log_probs: what was decoded, [frames, labels]
     :param seconds: of the audio; None: there are no times
     :param step: seconds of a frame; None: all frames together are as long as the audio
-    :param nbest: hypotheses that are returned, though the confidence is that among all; default: all
+    :param nbest: hypotheses that are returned, though the confidence is that among all; default: all. The others need
+        no frames
     """
     if step is None and seconds is not None and len(log_probs):
         step = seconds / len(log_probs)
     entropies = entropy_confidence(log_probs) if confidence.by_entropy else None
     found = []
     for entry in decoded:
-        sure = [
-            float(np.exp(log_probs[first:past, label]).max())
-            if entropies is None
-            else float(entropies[first:past].min())
-            for label, (first, past) in zip(entry.labels, entry.frames)
-        ]
         names = [labels.name(label) for label in entry.labels]
-        pieces = timed_labels(names, entry.frames, step, seconds, sure)
+        if entry.frames is None:
+            pieces = timed_labels(names, None, None, None)
+        else:
+            sure = [
+                float(np.exp(log_probs[first:past, label]).max())
+                if entropies is None
+                else float(entropies[first:past].min())
+                for label, (first, past) in zip(entry.labels, entry.frames)
+            ]
+            pieces = timed_labels(names, entry.frames, step, seconds, sure)
         spans = entry.word_labels
         if entry.words is None or spans is None:
             spans = tuple((first, past) for _, first, past in labels.spelling.spans(names))

@@ -96,6 +96,7 @@ def beam_options(settings: DecodingSettings) -> BeamOptions:
         prior_scale=settings.decode_prior_scale,
         blank_scale=settings.decode_blank_scale,
         nbest=max(settings.decode_nbest, _COMPARED if settings.decode_lexicon or settings.decode_lm else 1),
+        aligned=settings.decode_nbest,
     )
 
 

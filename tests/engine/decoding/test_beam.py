@@ -109,6 +109,14 @@ def test_best_first_and_a_small_beam_finds_the_best():
     assert found.labels == whole[0].labels and found.score <= whole[0].score + 1e-9
 
 
+def test_frames_of_some_hypotheses_alone():
+    options = dataclasses.replace(EXACT, nbest=4)
+    scores, labels = random_scores(6, 4), DecodedLabels([])
+    every = BeamDecoder(4, 3, labels, options).decode(scores)
+    some = BeamDecoder(4, 3, labels, dataclasses.replace(options, aligned=1)).decode(scores)
+    assert some == [every[0], *(dataclasses.replace(entry, frames=None) for entry in every[1:])]
+
+
 @pytest.mark.parametrize("loop, forward", [(-0.8, 0.5), (0.6, -1.2)])
 def test_transitions_of_states_of_words(loop, forward):
     """As of an HMM: a word with the labels of another one and more loses or gains by them; beams leave nothing out."""

@@ -1,5 +1,7 @@
 """Hypotheses of decoders with the confidence of their labels and words."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,7 @@ def test_hypotheses_that_are_not_returned_count():
     found = [Decoded(labels, ((0, 1), (1, 2)), score, {}) for labels, score in (((0, 1), np.log(3.0)), ((1, 1), 0.0))]
     options = {"confidence": Confidence("posterior", 1.0)}
     every = hypotheses_of(found, LABELS, LOG_PROBS, None, **options)
+    found[1] = dataclasses.replace(found[1], frames=None)
     assert hypotheses_of(found, LABELS, LOG_PROBS, None, nbest=1, **options) == every[:1]
     assert every[0].labels[0].confidence == pytest.approx(0.75) and len(every) == 2
 
