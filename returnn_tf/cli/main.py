@@ -19,8 +19,10 @@ from typing import Optional
 from returnn_tf._version import shown_version
 from returnn_tf.cli.commands import COMMANDS, RUN, WIDTH, fitted, usage
 from returnn_tf.cli.explain.pages import pointer
-from returnn_tf.config.errors import CommandError, ConfigError, DataError, nearest_name
-from returnn_tf.config.user_code import error_in_config
+from returnn_tf.cli.shared.locator import Locator
+from returnn_tf.cli.shared.snippet import columns_of_terminal
+from returnn_tf.config.errors import CommandError, ConfigError, DataError, UserError, nearest_name
+from returnn_tf.config.user_code import config_in_use, error_in_config
 from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import paint, printable, wants_color
@@ -50,9 +52,9 @@ def _guarded(args: list[str]) -> int:
     try:
         return _dispatch(args)
     except ConfigError as exc:
-        return _failed(str(exc), EXIT_BAD_CONFIG, cause=exc.__cause__, topic=exc.topic)
+        return _failed(_with_text(exc), EXIT_BAD_CONFIG, cause=exc.__cause__, topic=exc.topic)
     except DataError as exc:
-        return _failed(str(exc), EXIT_BAD_DATA, cause=exc.__cause__, topic=exc.topic)
+        return _failed(_with_text(exc), EXIT_BAD_DATA, cause=exc.__cause__, topic=exc.topic)
     except KeyboardInterrupt:
         return _failed("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -79,6 +81,14 @@ def _guarded(args: list[str]) -> int:
             return _failed_in_config(place, exc)
         full = _full_disk(exc)
         return _crashed() if full is None else _failed(full, EXIT_BAD_DATA, cause=exc)
+
+
+def _with_text(exc: UserError) -> str:
+    """Return the message of an error, with the line of the config that it is about."""
+    config = config_in_use()
+    if exc.shows_text or config is None:
+        return str(exc)
+    return Locator(config).shown(str(exc), exc.network, width=columns_of_terminal())
 
 
 def _full_disk(exc: Exception) -> Optional[str]:

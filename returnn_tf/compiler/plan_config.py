@@ -57,19 +57,23 @@ def plan_from_config(
     with using_config(config):
         sized_dims: dict[Dim, Dim] = {}
         extern_data = parse_extern_data(extern_data_options(declared), settings.float_dtype, sized_dims)
-        plan = plan_network(
-            network,
-            extern_data,
-            sized_dims=sized_dims,
-            semantics=semantics,
-            train=train,
-            search=search,
-            evaluate=evaluate,
-            whole_loops=whole_loops,
-            searched_layers=[searched] if isinstance(searched, str) else searched,
-            default_target=settings.target,
-            empty_data_keys=empty_data_keys(declared),
-        )
+        try:
+            plan = plan_network(
+                network,
+                extern_data,
+                sized_dims=sized_dims,
+                semantics=semantics,
+                train=train,
+                search=search,
+                evaluate=evaluate,
+                whole_loops=whole_loops,
+                searched_layers=[searched] if isinstance(searched, str) else searched,
+                default_target=settings.target,
+                empty_data_keys=empty_data_keys(declared),
+            )
+        except ConfigError as exc:
+            exc.network = network
+            raise
         assert plan.rounded is not None  # raises an error for a wrong setting
         return plan
 

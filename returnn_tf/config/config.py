@@ -59,6 +59,7 @@ class Config:
         self._values["__builtins__"] = builtins_of_configs()
         self._texts: dict[str, readers.RawSetting] = {}
         self._places: dict[str, str] = {}
+        self._sources: dict[str, str] = {}  # the texts of files, which may change later, or be pipes
         self._used: set[str] = set()
         self._recipe: list[tuple[Any, ...]] = []
         self._overrides: dict[str, str] = {}  # set by `set_text`
@@ -96,7 +97,7 @@ class Config:
         """
         self.files.append(path)
         self._recipe.append(("load", os.path.abspath(path)))
-        text = loading.read_text(path)
+        text = self._sources[path] = loading.read_text(path)
         getattr(self, "_load_" + loading.form_of(path, text))(path, text)
 
     def _load_python(self, path: str, text: str) -> None:
@@ -138,7 +139,7 @@ class Config:
             target = value if os.path.exists(value) or not os.path.exists(beside) else beside
             if os.path.abspath(target) in including + (os.path.abspath(path),):
                 raise SettingError("%s: %r includes itself" % (place, value))
-            included = loading.read_text(target)
+            included = self._sources[target] = loading.read_text(target)
             self._load_lines(target, included, including + (os.path.abspath(path),))
 
     # -- writing
@@ -225,6 +226,10 @@ class Config:
     def place_of(self, key: str) -> str:
         """Return the place of the last assignment to a key, e.g. "my.config:3"; "" if unknown."""
         return self._places.get(key, "")
+
+    def sources(self) -> dict[str, str]:
+        """Return the texts of the config files, included ones among them, by path, in the order of reading."""
+        return dict(self._sources)
 
     def is_override(self, key: str) -> bool:
         """Return whether the key was set on the command line."""

@@ -22,6 +22,7 @@ def derived(
     """
     result = Config()
     result.files = list(config.files)
+    result._sources = dict(config._sources)
     result._module = config._module
     result._values = {**config._values, "config": result}
     result._texts = dict(config._texts)

@@ -7,8 +7,8 @@ below the message. Those that derive from `DataError` have "Data" in their names
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import ClassVar, Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Optional
 
 #: Longer texts are not misspelt names, and comparing them is slow.
 _LONGEST_NAME = 100
@@ -25,9 +25,23 @@ class UserError(ValueError):
     #: The page on errors of this class.
     class_topic: ClassVar[str] = ""
 
+    #: Whether the message shows the lines of the config that it is about.
+    shows_text: bool = False
+
     def __init__(self, *args: object, topic: str = "") -> None:
         super().__init__(*args)
         self._topic = topic
+        self._network: Optional[Mapping[str, Any]] = None
+
+    @property
+    def network(self) -> Optional[Mapping[str, Any]]:
+        """Return the network dict that was being planned, also of the error which led to this one; None if none was."""
+        cause = self.__cause__.network if isinstance(self.__cause__, UserError) else None
+        return cause if self._network is None else self._network
+
+    @network.setter
+    def network(self, network: Mapping[str, Any]) -> None:
+        self._network = network
 
     @property
     def topic(self) -> str:
@@ -88,6 +102,7 @@ class ConfigFileError(ConfigError):
     """
 
     class_topic = "config-file"
+    shows_text = True
 
     def __init__(self, *args: object, topic: str = "", file: Optional[str] = None, line: Optional[int] = None) -> None:
         super().__init__(*args, topic=topic)

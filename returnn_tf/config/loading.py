@@ -125,15 +125,20 @@ def parse_lines(path: str, text: str) -> Iterator[tuple[int, str, str]]:
         yield number, match.group(1), match.group(2)
 
 
-def parse_json(path: str, text: str) -> dict[str, Any]:
-    """Parse a JSON config with ``//`` and ``/* */`` comments."""
+def without_comments(text: str) -> str:
+    """Return JSON with blanks in place of its ``//`` and ``/* */`` comments."""
 
     def blank(match: re.Match[str]) -> str:
         token = match.group()
         return token if token.startswith('"') else re.sub(r"[^\n]", " ", token)
 
+    return _JSON_TOKENS.sub(blank, text)
+
+
+def parse_json(path: str, text: str) -> dict[str, Any]:
+    """Parse a JSON config with comments."""
     try:
-        values = json.loads(_JSON_TOKENS.sub(blank, text))
+        values = json.loads(without_comments(text))
     except json.JSONDecodeError as exc:
         raise _wrong(path, "not valid JSON: %s" % exc.msg, exc.lineno, text) from None
     if not isinstance(values, dict):
@@ -169,6 +174,10 @@ def compile_python(path: str, text: str, fixed: Mapping[str, str]) -> PythonSour
                 source.names_read.add(node.id)
             else:
                 source.lines_of_keys.setdefault(node.id, node.lineno)
+    for statement in tree.body:  # the last one that is certainly executed
+        for target in getattr(statement, "targets", ()):
+            if isinstance(statement, ast.Assign) and isinstance(target, ast.Name):
+                source.lines_of_keys[target.id] = target.lineno
     with contextlib.suppress(RecursionError):  # of a long sum, which Python reads: only for warnings
         _Reads(source.lines_of_reads).visit(tree)
     return source

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from returnn_tf.cli.check.places import ConfigPlaces
 from returnn_tf.cli.main import main
+from returnn_tf.config.places import ConfigText
 
 CONFIG = """#!rnn.py
 from TFUtil import where_bc
@@ -151,4 +151,7 @@ def test_strict_takes_a_version(tmp_path, capsys):
 )
 def test_places(text, options, option, line):
     """Lines are found in the syntax tree; where several places fit, or none, there is no line."""
-    assert ConfigPlaces(text).layer("net/a", options, option) == line
+    found = ConfigText("my.py", text)
+    layer = found.layer("net/a", options)
+    entry = None if layer is None else found.option(layer, option, options)
+    assert (None if entry is None else found.span(entry.key).line) == line

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Optional, TextIO
 
+from returnn_tf.cli.check.diagnostics import locator_of
 from returnn_tf.cli.check.document import document, failure, stdout_for_json
 from returnn_tf.cli.check.memory import Memory, estimate
 from returnn_tf.cli.check.migration import MigrationNote, counted, migration, table
-from returnn_tf.cli.check.whole_config import ConfigCheck
+from returnn_tf.cli.check.whole_config import ConfigCheck, Fault
 from returnn_tf.cli.commands import register_command
 from returnn_tf.cli.run import read_config
+from returnn_tf.cli.shared.snippet import columns_of_terminal
 from returnn_tf.compiler.describe import describe_and_draw, draw
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
@@ -129,8 +131,10 @@ def _collect(args: list[str]) -> _Found:
 def _print(found: _Found) -> _Found:
     """Print warnings, and the table of layers or what to migrate."""
     check, flags = found.check, found.flags
-    for text in [*found.warnings, *(note.text for note in check.notes)]:
-        print(paint("Warning: " + printable(text, keep="\n\t"), "yellow", wants_color(sys.stderr)), file=sys.stderr)
+    locator = locator_of(check)
+    for note in [*map(Fault, found.warnings), *check.notes]:
+        text = printable(locator.shown(note.text, note.network, width=columns_of_terminal()), keep="\n\t")
+        print(paint("Warning: " + text, "yellow", wants_color(sys.stderr)), file=sys.stderr)
     if check.plan is not None and MIGRATE not in flags:
         print(_describe(check, check.plan, found.graph))
     memory = found.memory()
@@ -143,7 +147,9 @@ def _print(found: _Found) -> _Found:
 
 def _finish(found: _Found) -> int:
     """Raise what is wrong, else return the exit code."""
-    found.check.raise_faults()
+    if found.check.faults:
+        locator, width = locator_of(found.check), columns_of_terminal()
+        found.check.raise_faults(lambda fault: locator.shown(fault.text, fault.network, width=width))
     error = found.strict_error()
     if error is not None:
         raise error

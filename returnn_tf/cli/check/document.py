@@ -10,10 +10,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional, TextIO
 
 from returnn_tf._version import __version__
-from returnn_tf.cli.check.diagnostics import ERROR, NOTE, WARNING, Diagnostic, Locator, of_exception, of_migration
+from returnn_tf.cli.check.diagnostics import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Diagnostic,
+    diagnostic,
+    locator_of,
+    of_exception,
+    of_migration,
+)
 from returnn_tf.cli.check.memory import Memory
 from returnn_tf.cli.check.migration import MigrationNote
 from returnn_tf.cli.check.whole_config import ConfigCheck, Fault
+from returnn_tf.cli.shared.locator import Locator
 from returnn_tf.compiler.network_record import network_record
 from returnn_tf.config import Config
 from returnn_tf.config.settings.network import NetworkSettings
@@ -39,7 +49,7 @@ def document(
     :param memory: with ``--memory``
     :param strict: whether each line of the migration is an error
     """
-    locator = Locator(check)
+    locator = locator_of(check)
     found = [
         *((ERROR, fault) for fault in check.faults),
         *((WARNING, Fault(text)) for text in warned),
@@ -47,7 +57,7 @@ def document(
         *((NOTE, Fault(text)) for text in check.remarks),
         *((NOTE, Fault(text)) for text in (check.plan.mistakes if check.plan is not None else ())),
     ]
-    diagnostics = [locator.diagnostic(severity, fault) for severity, fault in found]
+    diagnostics = [diagnostic(severity, fault, locator) for severity, fault in found]
     diagnostics += [of_migration(note, strict=strict) for note in migration]
     several = check.schedule is not None and check.planned is not None and len(check.planned) > 1
     return {
@@ -62,7 +72,7 @@ def document(
 
 def failure(exc: Exception, warned: Sequence[str]) -> dict[str, Any]:
     """Return the document for a config that can't be loaded, or another error that ends the check."""
-    warnings = [Locator().diagnostic(WARNING, Fault(text)) for text in warned]
+    warnings = [diagnostic(WARNING, Fault(text), Locator()) for text in warned]
     return {
         **_head([of_exception(exc), *warnings]),
         "config": None,
@@ -77,8 +87,8 @@ def _head(diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "program": {"name": "returnn_tf", "version": __version__},
-        "ok": all(diagnostic.severity != ERROR for diagnostic in diagnostics),
-        "diagnostics": [diagnostic.record() for diagnostic in diagnostics],
+        "ok": all(each.severity != ERROR for each in diagnostics),
+        "diagnostics": [each.record() for each in diagnostics],
     }
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Optional
 
-from returnn_tf.cli.check.places import ConfigPlaces
+from returnn_tf.cli.shared.locator import Located, Locator, layer_dicts
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
@@ -34,17 +33,23 @@ class MigrationNote:
     """One thing to change in a config.
 
     :param kind: OLD, INERT, UNSUPPORTED, DIFFERENT or MISTAKE
-    :param place: "my.config:12"; without line for what is made by code, "" if unknown
+    :param at: its place, with the key or name to change where that is certain
     :param what: the setting, or layer and option
     :param text: why
     :param write: what to write today
     """
 
     kind: str
-    place: str
+    at: Located
     what: str
     text: str
     write: str = ""
+
+    @property
+    def place(self) -> str:
+        """Return the place as "my.config:12"; without line for what is made by code, "" if unknown."""
+        at = self.at
+        return at.file or "" if at.line is None else "%s:%d" % (at.file, at.line)
 
     @property
     def line(self) -> str:
@@ -74,8 +79,7 @@ def counted(found: Sequence[MigrationNote]) -> str:
 
 
 def _position(finding: MigrationNote) -> tuple[str, int]:
-    path, _, line = finding.place.rpartition(":")
-    return (path, int(line)) if line.isdigit() else (finding.place or "\uffff", 0)
+    return finding.at.file or "\uffff", finding.at.line or 0
 
 
 class _Report:
@@ -83,8 +87,8 @@ class _Report:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._texts = {path: _text(path) for path in config.files}
-        self._places = {path: ConfigPlaces(text) for path, text in self._texts.items()}
+        self._texts = config.sources()
+        self._locator = Locator(config)
 
     def settings(self) -> Iterator[MigrationNote]:
         """Yield findings on settings."""
@@ -92,7 +96,7 @@ class _Report:
             key = info.key_in(self._config)
             if not info.is_set(self._config):
                 continue
-            place = self._config.place_of(key)
+            place = self._locator.setting_at(key)
             if key != info.name:
                 yield MigrationNote(OLD, place, key, "older name of %s" % info.name, "%s = ..." % info.name)
             try:
@@ -105,9 +109,9 @@ class _Report:
         flags = _flags(self._config)
         for flag in flags[1:]:
             text = "%s is set too, and comes first" % flags[0]
-            yield MigrationNote(INERT, self._config.place_of(flag), flag, text, "remove it")
+            yield MigrationNote(INERT, self._locator.setting_at(flag), flag, text, "remove it")
         for key, suggestion in misspelt_keys(self._config):
-            yield MigrationNote(MISTAKE, self._config.place_of(key), key, "is not a setting", suggestion)
+            yield MigrationNote(MISTAKE, self._locator.setting_at(key), key, "is not a setting", suggestion)
 
     def imports(self) -> Iterator[MigrationNote]:
         """Yield the imports of RETURNN's modules by their older names."""
@@ -120,7 +124,9 @@ class _Report:
                 names = ", ".join(alias.name for alias in node.names) if isinstance(node, ast.ImportFrom) else ""
                 write = "from %s import %s" % (today, names) if names else "import %s" % today
                 if today != module:
-                    yield MigrationNote(OLD, "%s:%d" % (path, node.lineno), module, "older name of %s" % today, write)
+                    yield MigrationNote(
+                        OLD, Located(file=path, line=node.lineno), module, "older name of %s" % today, write
+                    )
 
     def layers(self) -> Iterator[MigrationNote]:
         """Yield findings on the layers of all networks of the config."""
@@ -140,7 +146,7 @@ class _Report:
             return
         name = "layer %r" % path
         if options["class"] != cls.class_name:
-            place = self._place(path, options, "class")
+            place = self._locator.layer_at(path, options, "class")
             yield MigrationNote(OLD, place, name, "older name of the class", "'class': %r" % cls.class_name)
         yield from self._options(declared_options(cls), options, name, path, options)
         loss = LOSSES.find(options.get("loss"))
@@ -160,7 +166,9 @@ class _Report:
             info = declared.get(key)
             if info is not None:
                 idle = info.idle(value, partial(is_on, declared, given))
-                yield from _of_option(info, value, self._place(path, options, key), "%s: %s" % (name, key), idle)
+                yield from _of_option(
+                    info, value, self._locator.layer_at(path, options, key), "%s: %s" % (name, key), idle
+                )
 
     def datasets(self) -> Iterator[MigrationNote]:
         """Yield findings on the options of the datasets."""
@@ -172,7 +180,7 @@ class _Report:
             for key, value in spec.items() if declared else ():
                 info = declared.get(key)
                 if info is not None:
-                    place = self._config.place_of(name)
+                    place = self._locator.dataset_at(name, key)
                     idle = info.idle(value, partial(is_on, declared, spec))
                     yield from _of_option(info, value, place, "dataset %r: %s" % (name, key), idle)
 
@@ -197,15 +205,7 @@ class _Report:
             text += "; values may differ even where axes do not, e.g. those of batch_norm"
         what = "behavior_version = %d" % version if settings.is_set("behavior_version") else "no behavior_version"
         write = "behavior_version = %d, then compare losses and search results" % NEWEST_VERSION
-        yield MigrationNote(OLD, self._config.place_of("behavior_version"), what, text, write)
-
-    def _place(self, path: str, options: Mapping[str, Any], option: str) -> str:
-        """Return file and line of an option of a layer; the file alone if the layer is made by code."""
-        for file, places in self._places.items():
-            line = places.layer(path, options, option)
-            if line is not None:
-                return "%s:%d" % (file, line)
-        return self._config.files[-1] if self._config.files else ""
+        yield MigrationNote(OLD, self._locator.setting_at("behavior_version"), what, text, write)
 
 
 def _flags(config: Config) -> list[str]:
@@ -224,34 +224,17 @@ def _templates(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _of_option(info: OptionInfo, value: Any, place: str, what: str, idle: Optional[str]) -> Iterator[MigrationNote]:
+def _of_option(info: OptionInfo, value: Any, at: Located, what: str, idle: Optional[str]) -> Iterator[MigrationNote]:
     """Yield notes from the declaration of an option on a value; ``idle`` says why others disable it."""
     reason = info.inert if info.is_ignored(value) else idle
     if reason:
-        yield MigrationNote(INERT, place, what, reason, "remove it")
+        yield MigrationNote(INERT, at, what, reason, "remove it")
     if info.unsupported and info.fault(value):
-        yield MigrationNote(UNSUPPORTED, place, what, info.unsupported)
+        yield MigrationNote(UNSUPPORTED, at, what, info.unsupported)
     if info.old and value != info.default:
-        yield MigrationNote(OLD, place, what, "older form", info.old)
+        yield MigrationNote(OLD, at, what, "older form", info.old)
     if info.differs and value != info.default:
-        yield MigrationNote(DIFFERENT, place, what, info.differs)
-
-
-def layer_dicts(network: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield path and options of each layer of a network dict, also of those nested in options."""
-    for name, options in network.items() if isinstance(network, Mapping) else ():
-        if not isinstance(name, str) or not isinstance(options, Mapping):
-            continue
-        full = "%s/%s" % (path, name) if path else name
-        if "class" in options:
-            yield full, options
-            cls = LAYERS.find(options["class"])
-            for info in declared_options(cls).values() if cls is not None else ():
-                value = options.get(info.name)
-                if isinstance(value, Mapping) and isinstance(value.get("class"), str):  # a single layer
-                    yield from layer_dicts({info.name: value}, full)
-                elif info.network:
-                    yield from layer_dicts(value, full)
+        yield MigrationNote(DIFFERENT, at, what, info.differs)
 
 
 def _imports(text: str) -> Iterator[Any]:
@@ -262,10 +245,3 @@ def _imports(text: str) -> Iterator[Any]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
-
-
-def _text(path: str) -> str:
-    if not os.path.exists(path):
-        return ""
-    with open(path, encoding="utf8") as file:
-        return file.read()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Optional
+from typing import Any, Callable, Optional
 
+from returnn_tf.cli.shared.locator import messages
 from returnn_tf.cli.submit.description import Description
 from returnn_tf.compiler.describe import plan_of_task
 from returnn_tf.compiler.lower import needed_extern_keys
@@ -57,11 +58,13 @@ class Fault:
     :param text: with the place
     :param topic: the pages of ``returnn-tf explain`` on it, separated by blanks
     :param is_data: whether only a data file or checkpoint is wrong
+    :param network: the network dict that was being planned
     """
 
     text: str
     topic: str = ""
     is_data: bool = False
+    network: Optional[Mapping[str, Any]] = dataclasses.field(default=None, compare=False, repr=False)
 
 
 class ConfigCheck:
@@ -73,6 +76,8 @@ class ConfigCheck:
     def __init__(self, config: Config, *, with_data: bool = True) -> None:
         #: The config, with the defaults of settings that are wrong once these are checked.
         self.config = config
+        #: The config with all its values.
+        self.given = config
         self._with_data = with_data
         #: What a run would stop at.
         self.faults: list[Fault] = []
@@ -119,19 +124,24 @@ class ConfigCheck:
             with self._collecting():
                 part()
 
-    def raise_faults(self) -> None:
+    def raise_faults(self, show: Callable[[Fault], str] = lambda fault: fault.text) -> None:
         """Raise one error with all faults, if there are any.
 
+        :param show: returns the text of a fault with the lines of the config that it is about
         :raises DataError: only data files or checkpoints are wrong
         :raises ConfigError: anything else is
         """
         if not self.faults:
             return
-        text = "\n".join(fault.text for fault in self.faults)
+        text = "\n".join(map(show, self.faults))
         topics = dict.fromkeys(topic for fault in self.faults for topic in fault.topic.split())
         if len(self.faults) > 1:
             text = "%d mistakes:\n%s" % (len(self.faults), text)
-        raise (DataError if all(fault.is_data for fault in self.faults) else ConfigError)(text, topic=" ".join(topics))
+        error = (DataError if all(fault.is_data for fault in self.faults) else ConfigError)(
+            text, topic=" ".join(topics)
+        )
+        error.shows_text = True
+        raise error
 
     @contextlib.contextmanager
     def _collecting(self, into: Optional[list[Fault]] = None) -> Iterator[None]:
@@ -140,9 +150,9 @@ class ConfigCheck:
         try:
             yield
         except (ConfigError, DataError) as exc:
-            for text in [str(exc)] if "\n  " in str(exc) else str(exc).splitlines():
+            for text in messages(str(exc)):
                 if all(text != other.text for other in found):
-                    found.append(Fault(text, exc.topic, isinstance(exc, DataError)))
+                    found.append(Fault(text, exc.topic, isinstance(exc, DataError), exc.network))
         except Exception as exc:
             place = error_in_config(exc)
             if place is not None:
