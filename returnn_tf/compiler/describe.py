@@ -13,6 +13,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import DimError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.graph.fine_tuning import without_fine_tuning
 from returnn_tf.logging.log import log
 from returnn_tf.loops.frame import loop_of
 
@@ -35,7 +36,10 @@ def plan_of_task(config: Config) -> Plan:
 
     :raises ConfigError: if the network is wrong
     """
-    search = TaskSettings(config).task == "search"
+    task = TaskSettings(config).task
+    search = task == "search"
+    if task != "train":
+        config = without_fine_tuning(config)
     return plan_from_config(config, train=not search, search=search)
 
 

@@ -25,6 +25,7 @@ from returnn_tf.config.user_code import using_config
 from returnn_tf.graph import check_numerics
 from returnn_tf.graph.after_step.sinks import OpenSinks
 from returnn_tf.graph.carried_state import CarriedState, KeptSpec
+from returnn_tf.graph.fine_tuning import without_fine_tuning
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.quantization import refusal_to_train
@@ -140,6 +141,24 @@ class Network:
     def get_param_values(self) -> dict[str, NDArray[Any]]:
         """Return all parameters by name."""
         return {name: var.numpy() for name, var in self.stored_params.items()}
+
+    def plain_params(self) -> dict[str, Any]:
+        """Return the parameters as other programs know them: with what adapters add to them, and without these."""
+        values = self.stored_params
+        return {
+            name: values[name] if spec.adapter is None else spec.adapter.added_to(values[name], values)
+            for name, spec in self.plan.plain_params.items()
+        }
+
+    def plain(self) -> Network:
+        """Return a network without adapters that computes the same; this one if it has none."""
+        if not self.plan.adapted:
+            return self
+        config = without_fine_tuning(self.config)
+        made = Network(plan_from_config(config, train=self.train, search=self.search), config, seed=self.seed)
+        made.set_param_values({name: value.numpy() for name, value in self.plain_params().items()})
+        made.global_step.assign(self.global_step)
+        return made
 
     def begin_pass(self) -> None:
         """Begin with other sequences: states that layers keep from batch to batch (``keep_over_epoch``) become zero."""

@@ -12,6 +12,7 @@ from returnn_tf.config.errors import ConfigError, ConfigFileError, DimError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.config.user_code import using_config
+from returnn_tf.graph.fine_tuning import fine_tuning_of
 from returnn_tf.graph.quantization import quantization_of
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Dim, empty_data_keys, extern_data_options, parse_extern_data
@@ -27,7 +28,7 @@ def plan_from_config(
 ) -> Plan:
     """Plan the network of a config; needs no TensorFlow, and creates no variables.
 
-    :param train: whether dropout etc. are active; losses in loops exist
+    :param train: whether dropout etc. are active; losses in loops exist, and `fine_tune` has its effect
     :param search: whether to search instead of following the targets
     :param evaluate: whether losses in loops exist without ``train``, for scores of other data
     :param whole_loops: paths of `rec` layers of which no layer is moved out of the loop
@@ -70,6 +71,7 @@ def plan_from_config(
                 searched_layers=[searched] if isinstance(searched, str) else searched,
                 default_target=settings.target,
                 empty_data_keys=empty_data_keys(declared),
+                fine_tuning=fine_tuning_of(config) if train else None,
             )
         except ConfigError as exc:
             exc.network = network

@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from returnn_tf.compiler.planning.checks import check_param_names, share_extra_params
 from returnn_tf.compiler.planning.compilation import Compilation
+from returnn_tf.compiler.planning.fine_tuning import fine_tune
 from returnn_tf.compiler.planning.layer_options import owners_of
 from returnn_tf.compiler.planning.notes import remarks, unknown_targets, unneeded_mistakes
 from returnn_tf.compiler.planning.parse import SEARCH_PREFIX, split_extra
@@ -17,6 +18,7 @@ from returnn_tf.compiler.planning.reuse import decide_all, open_params, with_inn
 from returnn_tf.compiler.planning.scope import Scope
 from returnn_tf.config.read_only import read_only
 from returnn_tf.config.settings.network import NetworkSettings
+from returnn_tf.graph.fine_tuning import FineTuning
 from returnn_tf.graph.params.reuse import ReuseLevel
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.tensor import Data, Dim
@@ -35,6 +37,7 @@ def plan_network(
     whole_loops: Sequence[str] = (),
     default_target: str = "classes",
     empty_data_keys: Optional[Mapping[str, str]] = None,
+    fine_tuning: Optional[FineTuning] = None,
 ) -> Plan:
     """Plan a network dict. The plan is immutable afterwards.
 
@@ -48,6 +51,7 @@ def plan_network(
     :param whole_loops: paths of `rec` layers of which no layer is moved out of the loop
     :param default_target: for losses without the option target
     :param empty_data_keys: keys that do not exist -> the reason, for messages
+    :param fine_tuning: which parameters are trained, by adapters or not
     :raises ConfigError: with the path of the layer, what is wrong and how to fix it
     """
     compilation = Compilation(
@@ -85,6 +89,8 @@ def plan_network(
     plan = _without_dead_layers(plan)
     share_extra_params(list(plan.all_nodes()))
     _freeze_params(plan)
+    if fine_tuning is not None:
+        fine_tune(plan, fine_tuning)
     for node in plan.all_nodes():
         node.seal()
     for loss in plan.losses:

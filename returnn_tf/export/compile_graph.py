@@ -16,6 +16,7 @@ from returnn_tf.export.graph_ops import check_ops, op_types
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.steps.graph import DECODER, GRAPH, StepGraph, add_steps
 from returnn_tf.export.steps.loops import plan_for_steps
+from returnn_tf.graph.fine_tuning import without_fine_tuning
 from returnn_tf.native.library import libraries_with
 
 
@@ -62,7 +63,7 @@ def compile_graph(config: Config, request: GraphRequest) -> CompiledGraph:
     :raises ConfigError: no network, options that contradict each other, or a mistake in the network
     """
     _check(request)
-    config = _config_of_epoch(config, request.epoch)
+    config = without_fine_tuning(_config_of_epoch(config, request.epoch))
     if request.steps:
         plan = plan_for_steps(config, request.steps)
     else:

@@ -73,6 +73,7 @@ def write_export(exporter: Exporter, net: Network, folder: str, check: Optional[
             "export: check has no floats to compare with, as the setting quantize has rounded the parameters. Load the "
             "network without the setting, and give quantize to the export."
         )
+    net = net.plain()
     parent, name = os.path.split(os.path.abspath(folder))
     model = exporter.model(exporter.network(net))
     made = _missing_folders(parent)

@@ -439,14 +439,16 @@ class EmitContext:
         known = self.lowering.params.read
         if provider not in known:
             if isinstance(provider, CustomParam):
-                known[provider] = emit_custom(provider, self._readable, self.lowering.params.variables)
+                known[provider] = emit_custom(provider, self.readable, self.lowering.params.variables)
             else:
-                known[provider] = tf.convert_to_tensor(self.lowering.params.variables[provider.name])
+                variables = self.lowering.params.variables
+                value = tf.convert_to_tensor(variables[provider.name])
+                known[provider] = value if provider.adapter is None else provider.adapter.added_to(value, variables)
         return known[provider]
 
-    def _readable(self, provider: Any) -> Any:
+    def readable(self, provider: Any) -> Any:
         """Return a parameter as functions of the config see it: as a variable if it is one, else as a tensor."""
-        is_variable = isinstance(provider, ParamSpec)
+        is_variable = isinstance(provider, ParamSpec) and provider.adapter is None
         return self.lowering.params.variables[provider.name] if is_variable else self._plain(provider)
 
     def _noisy(self, name: str, provider: Any, value: Any) -> Any:

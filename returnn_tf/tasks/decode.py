@@ -46,6 +46,7 @@ from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.confidence import Confidence
 from returnn_tf.engine.transcripts.edit_distance import Errors, align
 from returnn_tf.engine.transcripts.transcript import Transcript, text
+from returnn_tf.graph.fine_tuning import without_fine_tuning
 from returnn_tf.graph.layer import Node
 from returnn_tf.layers.losses.ctc import CtcLoss
 from returnn_tf.logging.log import log
@@ -92,7 +93,7 @@ def _decode(config: Config) -> int:
     tune, path = settings.decode_tune, task.search_output_file
     output = SearchOutput(path, task.search_output_file_format, [_LAYER]) if path and not tune else None
     members = world.start(config)
-    schedule = NetworkSchedule(config)
+    schedule = NetworkSchedule(without_fine_tuning(config))
     plan = plan_from_config(schedule.at(schedule.pretrain_epochs + 1).config, train=True)
     node = decoded_node(plan, settings.decode_layer)
     names = LabelNames(plan, config)

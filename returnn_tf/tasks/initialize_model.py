@@ -12,6 +12,7 @@ from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.checkpoints.meta_graphs import MetaGraphs
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.support.fingerprint import fingerprint
+from returnn_tf.graph.fine_tuning import without_fine_tuning
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.meta_graph import graph_writer
 from returnn_tf.tasks.registry import register_task
@@ -23,7 +24,7 @@ def initialize_model(config: Config) -> int:
     model = CheckpointSettings(config).model
     if not model:
         raise CommandError("Task initialize_model needs model = '<path prefix>', where it writes the checkpoint.")
-    net = Network.from_config(NetworkSchedule(config).at(1).config, train=True)
+    net = Network.from_config(NetworkSchedule(without_fine_tuning(config)).at(1).config, train=True)
     model_dir.prepare(model)
     info = CheckpointInfo(
         epoch=0, step=0, random_seed=TrainingSettings(config).random_seed, config_sha256=fingerprint(config)

@@ -29,7 +29,7 @@ def test_table() -> None:
     lines = describe_config(CONFIG).splitlines()
     rows = {line.split()[0]: line for line in lines if line and not line.startswith(" ")}
     assert rows["pool"].endswith("time -> ceil(time/2)")
-    assert rows["sub/h"].split()[-1] == "25" and "F|5]" in rows["sub/h"]
+    assert rows["sub/h"].endswith("25 (frozen)") and "F|5]" in rows["sub/h"]
     assert "loop/output" in rows and "loop/x" in rows, "layers in the loop are shown too"
     assert "    output: output <- prev:output" in lines
     assert "  before the loop: x" in lines

@@ -27,6 +27,7 @@ from returnn_tf.datasets import dataset_from_config
 from returnn_tf.datasets.config import without_auto
 from returnn_tf.engine.checkpoints import preload
 from returnn_tf.engine.checkpoints.checkpoint import strip_suffix
+from returnn_tf.engine.checkpoints.fine_tuning import plan_sources
 from returnn_tf.engine.checkpoints.selection import checkpoint_exists
 from returnn_tf.engine.data.augmented import check_lengths_kept
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
@@ -41,6 +42,7 @@ from returnn_tf.engine.search.errors import decided_layers, ends_text
 from returnn_tf.engine.search.searcher import searched_node
 from returnn_tf.engine.update import averages
 from returnn_tf.engine.update import options as update_options
+from returnn_tf.graph.fine_tuning import fine_tuning_of
 from returnn_tf.graph.layer import Node
 from returnn_tf.tasks.registry import find_task
 from returnn_tf.tasks.search import output_layers, why_nothing_searches
@@ -248,6 +250,9 @@ class ConfigCheck:
         for entry in preload.entries(self.config):
             if self._with_data and not checkpoint_exists(strip_suffix(entry.filename)):
                 raise CommandDataError("%s: there is no checkpoint %r" % (entry.where, entry.filename))
+        given = fine_tuning_of(self.config)
+        if given is not None and self._with_data and self.planned and TaskSettings(self.config).task == "train":
+            plan_sources(self.planned[0][1], given)
 
     def _datasets(self) -> None:
         """Open every dataset, and compare it with what the networks need.

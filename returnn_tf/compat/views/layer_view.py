@@ -103,9 +103,9 @@ class LayerView(PlannedLayerView):
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Return the variables of the parameters by name."""
+        """Return the variables of the parameters by name; of one with an adapter the sum, which is a tensor."""
         specs = self.node.params.items()
-        return {name: self._ctx.lowering.params.variables[p.name] for name, p in specs if isinstance(p, ParamSpec)}
+        return {name: self._ctx.readable(p) for name, p in specs if isinstance(p, ParamSpec)}
 
     @property
     def output_before_activation(self) -> Optional[OutputWithActivation]:

@@ -45,8 +45,13 @@ def layer_row(node: Node, rounded: Mapping[str, RoundedSpec]) -> Sequence[str]:
     )
 
 
-def _kinds(node: Node, rounded: Mapping[str, RoundedSpec]) -> set[str]:
-    return {rounded[spec.name].kind.dtype for spec in node.owned if spec.name in rounded}
+def _kinds(node: Node, rounded: Mapping[str, RoundedSpec]) -> list[str]:
+    """Return what is special about the parameters of a layer: how they are stored, whether they are trained."""
+    stored = sorted({rounded[spec.name].kind.dtype for spec in node.owned if spec.name in rounded})
+    if any(spec.adapter is not None for spec in node.owned):
+        return [*stored, "adapter"]
+    floats = [spec for spec in node.owned if spec.dtype.startswith("float")]
+    return [*stored, "frozen"] if floats and not any(spec.trainable for spec in floats) else stored
 
 
 def show_axes(data: Data) -> str:
@@ -91,7 +96,8 @@ def totals(nodes: Sequence[Node], params: Mapping[str, ParamSpec], rounded: Mapp
     trainable = sum(p.size for p in params.values() if p.trainable)
     text = "%s, %s in %s" % (counted(layers, "layer"), counted(count, "parameter"), counted(len(params), "array"))
     if trainable != count:
-        text += " (%s trainable)" % f"{trainable:,}"
+        adapters = sum(p.adapter.size for p in params.values() if p.adapter is not None)
+        text += " (%s trainable%s)" % (f"{trainable:,}", f", {adapters:,} of adapters" if adapters else "")
     text += ", %s as float32" % _memory(4 * count)
     if rounded:
         stored = 4 * count + sum(spec.size - 4 * spec.param.size for spec in rounded.values())

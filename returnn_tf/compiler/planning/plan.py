@@ -55,6 +55,18 @@ class Plan:
         """Return all parameters by name, in the order of the layers."""
         return {spec.name: spec for node in self.all_nodes() for spec in node.owned}
 
+    @property
+    def adapted(self) -> dict[str, ParamSpec]:
+        """Return the parameters with an adapter by name."""
+        return {name: spec for name, spec in self.params.items() if spec.adapter is not None}
+
+    @property
+    def plain_params(self) -> dict[str, ParamSpec]:
+        """Return the parameters by name but the matrices of adapters: those that the network has without them."""
+        adapters = [spec.adapter for spec in self.adapted.values() if spec.adapter is not None]
+        matrices = {spec.name for adapter in adapters for spec in (adapter.first, adapter.second)}
+        return {name: spec for name, spec in self.params.items() if name not in matrices}
+
     @functools.cached_property
     def rounded(self) -> Mapping[str, RoundedSpec]:
         """Return the parameters that are stored as smaller numbers, by name.

@@ -50,7 +50,14 @@ def vocab_labels(key: str, vocab: Any) -> list[str]:
 
     The labels are enough to write text: what else a vocabulary needs may be missing.
     """
-    where = "extern_data[%r]: vocab" % key
+    return labels_of(vocab, "extern_data[%r]: vocab" % key)
+
+
+def labels_of(vocab: Any, where: str) -> list[str]:
+    """Return the labels by id of a vocabulary, or of the dict of one; nothing else of it need be there.
+
+    :param where: prefix of errors
+    """
     if isinstance(vocab, Vocabulary):
         return list(vocab.labels)
     if isinstance(getattr(vocab, "labels", None), (list, tuple)):  # of a class of the config

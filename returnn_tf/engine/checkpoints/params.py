@@ -97,7 +97,7 @@ def save_checkpoint(net: Network, path: str, *, epoch: int = 0) -> None:
     """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     info = CheckpointInfo(epoch=epoch, step=int(net.global_step.numpy()), random_seed=0)
-    checkpoint.save(path, stored_parts(net.stored_params), {}, info)
+    checkpoint.save(path, stored_parts(net.plain_params()), {}, info)
 
 
 def load_checkpoint(net: Network, path: str) -> None:

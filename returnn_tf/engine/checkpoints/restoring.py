@@ -10,7 +10,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import CheckpointDataError, CheckpointError
 from returnn_tf.config.settings import setting_by_key
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
-from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints import adapters, checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.checkpoints.selection import ModelChoice
@@ -34,7 +34,7 @@ def restore(trainer: StepTrainer, choice: ModelChoice) -> None:
     assert choice.path is not None
     values = checkpoint.read(choice.path)
     state = checkpoint.read_state(choice.path) if choice.epoch else {}
-    values, state = training_values(values, state)
+    values, state = training_values(*adapters.training_values(trainer.net, values, state, choice.path))
     checkpoint_params.assign(
         trainer.net.stored_params,
         values,

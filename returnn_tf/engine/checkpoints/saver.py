@@ -15,7 +15,7 @@ from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.engine.checkpoints import checkpoint, model_dir
+from returnn_tf.engine.checkpoints import adapters, checkpoint, model_dir
 from returnn_tf.engine.checkpoints.checkpoint import CheckpointInfo
 from returnn_tf.engine.checkpoints.cleanup import epochs_to_delete, options_from_config
 from returnn_tf.engine.checkpoints.meta_graphs import BuildGraph, MetaGraphs
@@ -137,6 +137,7 @@ class Saver:
         net = trainer.net
         # RETURNN has kept states among the parameters only; here those beside them count, which all processes have.
         params, state = trainer.averages.stored(net.stored_params, trainer.state())
+        params, state = adapters.stored(net.plan, params, state)
         params, state = {**params, **net.kept.params}, {**state, **kept}
         shares = self._shares
         if shares is not None:  # other programs read the parameters of epochs, from one file

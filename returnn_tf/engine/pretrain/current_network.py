@@ -136,7 +136,8 @@ class CurrentNetwork:
         for name, value in changed.items():
             variable = self.net.stored_params[name]
             variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
-        new = {name: self.net.stored_params[name] for name in transfer.fresh + transfer.reset}
+        plain = self.net.plan.plain_params
+        new = {name: self.net.stored_params[name] for name in transfer.fresh + transfer.reset if name in plain}
         preload.load_on_init(self.net.plan, new)
 
 

@@ -9,7 +9,7 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import SettingError
 from returnn_tf.config.options import at_least, from_options, option
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.engine.checkpoints import checkpoint
+from returnn_tf.engine.checkpoints import adapters, checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
@@ -83,7 +83,8 @@ def load_best(config: Config, trainer: StepTrainer, best: int, epoch: int) -> No
             "Let save_interval and cleanup_old_models keep it." % (epoch, best)
         )
         return
-    values, state = training_values(checkpoint.read(path), checkpoint.read_state(path))
+    stored = adapters.training_values(trainer.net, checkpoint.read(path), checkpoint.read_state(path), path)
+    values, state = training_values(*stored)
     checkpoint_params.assign(trainer.net.stored_params, values, source="The checkpoint %s" % path)
     left = checkpoint_params.assign_matching(trainer.state(), state)
     lacking = "; the optimizer state is not in it and stays" if left else ""

@@ -11,13 +11,14 @@ from returnn_tf.config import Config
 from returnn_tf.config.errors import CheckpointError
 from returnn_tf.config.settings.checkpoints import CheckpointSettings
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.engine.checkpoints import checkpoint, model_dir, preload
+from returnn_tf.engine.checkpoints import adapters, checkpoint, model_dir, preload
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.selection import ModelChoice, find_step_checkpoints
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.beam import with_beam_size
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.update.averages import chosen_values
+from returnn_tf.graph.fine_tuning import without_fine_tuning
 from returnn_tf.logging.log import log
 from returnn_tf.util.freed_memory import return_freed_memory
 
@@ -41,12 +42,15 @@ def load_network(
     :raises ConfigError: there is no checkpoint
     :raises DataError: it is damaged or does not fit the network
     """
+    config = without_fine_tuning(config)
     schedule = NetworkSchedule(config)
     choice, values = model_dir.open_intact(config, report_invalid)
     wanted = CheckpointSettings(config).load_average
     if choice.path is not None and wanted is not None:
         source = "the checkpoint %s" % choice.path
-        values = chosen_values(values, checkpoint.read_state(choice.path), averages=wanted, source=source)
+        state = checkpoint.read_state(choice.path)
+        chosen = chosen_values(adapters.unfolded(values, state), state, averages=wanted, source=source)
+        values = adapters.folded(chosen, state)
     # a checkpoint without epoch in its name has the network after all pretraining
     last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
     first = choice.path is None and CheckpointSettings(config).allow_random_model_init

@@ -7,7 +7,7 @@ from typing import Any, Optional
 from returnn_tf.config import Config
 from returnn_tf.config.settings import setting_by_key
 from returnn_tf.config.settings.distributed import GRAD
-from returnn_tf.engine.checkpoints import model_dir, preload
+from returnn_tf.engine.checkpoints import fine_tuning, model_dir, preload
 from returnn_tf.engine.checkpoints.restoring import CheckpointManifest, restore
 from returnn_tf.engine.data.training_data import TrainingData
 from returnn_tf.engine.distributed import start_checks
@@ -97,11 +97,14 @@ class ResumePoint:
         """
         if self._continues:
             return
+        own = {name: current.net.stored_params[name] for name in current.net.plan.plain_params}
         if self._choice.path is not None:
+            fine_tuning.check_resumed(self._config, self._choice.path)
             restore(current.trainer, self._choice)
         else:
-            preload.load_on_init(current.net.plan, current.net.stored_params)
-        preload.load(self._config, current.net.stored_params, train=True, fresh=self.epoch == 1 and self.begun is None)
+            preload.load_on_init(current.net.plan, own)
+            fine_tuning.load(self._config, current.net)
+        preload.load(self._config, own, train=True, fresh=self.epoch == 1 and self.begun is None)
 
     def check_ranks(self, data: TrainingData, current: CurrentNetwork) -> None:
         """Check that all processes are about to do the same, and broadcast the parameters.

@@ -102,6 +102,13 @@ def options_of_params(plan: Plan, default: UpdateOptions, names: Iterable[str]) 
         else:
             replaced.setdefault(optimizer.name, []).append(name)
             result[name] = dataclasses.replace(options, optimizer=other)
+    for name, options in result.items():
+        rate = plan.params[name].rate
+        if rate != 1.0:
+            factor = options.optimizer.get("learning_rate_multiplier", 1.0) * rate
+            result[name] = dataclasses.replace(
+                options, optimizer={**options.optimizer, "learning_rate_multiplier": factor}
+            )
     for cls, others in replaced.items():
         if cls not in kept:
             raise RateError(

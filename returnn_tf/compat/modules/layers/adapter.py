@@ -327,7 +327,7 @@ class _Parameters:
         layer = self._ctx.node.layer
         noisy = layer.param_variational_noise or layer.param_dropout
         if isinstance(spec, ParamSpec) and not noisy and self._ctx.lowering.loop.index is None:
-            return self._ctx.lowering.params.variables[spec.name]
+            return self._ctx.readable(spec)
         return self._ctx.param(name)
 
 
