@@ -315,6 +315,6 @@ def test_help_is_that_of_the_action(capsys):
     for args in ([], ["info"], ["oggzip"]):
         assert main(["data", *args, "--help"]) == 0
         texts[tuple(args)] = capsys.readouterr().out
-    assert len(texts[()].splitlines()) < 20 and "to-hdf" in texts[()] and "--threads" not in texts[()]
+    assert len(texts[()].splitlines()) < 25 and "to-hdf" in texts[()] and "--threads" not in texts[()]
     assert "--bins" in texts[("info",)] and "--threads" not in texts[("info",)]
     assert "--threads" in texts[("oggzip",)] and "--bins" not in texts[("oggzip",)]

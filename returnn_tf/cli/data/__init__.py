@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from returnn_tf.cli.commands import register_command
-from returnn_tf.cli.data import audio, dump, info, oggzip, to_hdf
+from returnn_tf.cli.data import audio, dump, info, oggzip, pieces, to_hdf
 from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config.errors import FileError, did_you_mean
 
@@ -15,13 +15,15 @@ _ACTIONS: dict[str, tuple[Callable[[], CommandParser], Callable[[list[str]], int
     "audio": (audio.parser, audio.run),
     "to-hdf": (to_hdf.parser, to_hdf.run),
     "oggzip": (oggzip.parser, oggzip.run),
+    "bpe": (pieces.bpe_parser, pieces.run_bpe),
+    "sentencepiece": (pieces.sentencepiece_parser, pieces.run_sentencepiece),
 }
 
 
 def help_text() -> str:
     """Return the text of ``returnn-tf data --help``."""
     lines = ["usage: returnn-tf data %s ..." % "|".join(_ACTIONS), ""]
-    lines += ["Look at the datasets of a config, convert them, make corpora.", ""]
+    lines += ["Look at the datasets of a config, convert them, make corpora and pieces of words.", ""]
     width = max(map(len, _ACTIONS))
     for name, (parser, _) in _ACTIONS.items():
         lines.append("  %-*s  %s" % (width, name, (parser().description or "").partition("\n")[0]))
@@ -37,7 +39,7 @@ def help_of(args: list[str]) -> str:
 @register_command(
     "data",
     "|".join(_ACTIONS) + " ...",
-    "show, dump and convert datasets, make corpora of speech",
+    "show, dump and convert datasets, make corpora of speech and pieces of words",
     own_help=help_of,
     group="start",
 )

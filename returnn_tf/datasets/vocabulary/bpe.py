@@ -243,12 +243,12 @@ class BytePairEncoding(Vocabulary):
     def pieces(self, sentence: str) -> list[str]:
         """Return the pieces of all words."""
         found: list[str] = []
-        for word, whole in _words_and_groups(sentence):
+        for word, whole in words_and_groups(sentence):
             found += [word] if whole else self._split_word(word)
         return found
 
 
-def _words_and_groups(sentence: str) -> Iterator[tuple[str, bool]]:
+def words_and_groups(sentence: str) -> Iterator[tuple[str, bool]]:
     """Yield the words, with whether they stay whole: ``$name`` and a group ``{...}`` after it."""
     after_name = in_group = False
     for word in sentence.split():

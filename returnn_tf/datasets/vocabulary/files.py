@@ -136,7 +136,7 @@ def _refuse_numbers(lines: list[str], where: str) -> None:
         raise TextDataError(
             "%s: each line must be a label alone, but %r has a number, as subword-nmt get-vocab and SentencePiece "
             "write it; it would become part of the label. Remove the numbers: %s FILE > NEW; and add the labels that "
-            "you need for unknown words and the end"
+            "you need for unknown words and the end; or learn pieces by returnn-tf data bpe, which writes both files so"
             % (where, first.group(), "cut -f1" if first.group(2) == "\t" else "cut -d' ' -f1")
         )
 
