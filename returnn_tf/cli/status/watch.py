@@ -185,7 +185,7 @@ class _Screen:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lines = 0
-        self._size = (0, 0)
+        self._size: tuple[int, ...] = (0, 0)
 
     def show(self, rows: Sequence[RunRow]) -> None:
         """Replace the table."""
