@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _GAP = "*"
-#: Errors that an alignment may have in the first attempt.
-_LEAST_WIDTH = 16
+#: Errors that an alignment may have in the first attempt: rows of so many distances take about as long as short ones.
+_LEAST_WIDTH = 128
 #: More than any distance.
 _FAR = 1 << 30
 
@@ -66,7 +66,7 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[Opt
     width, longest = max(_LEAST_WIDTH, abs(len(ref) - len(hyp))), max(len(ref), len(hyp))
     rows = _distances(ref, hyp, width)
     while rows[-1][len(hyp) - len(ref) + width] > width < longest:
-        width = min(2 * width, longest)
+        width = min(4 * width, longest)
         rows = _distances(ref, hyp, width)
 
     def distance(i: int, j: int) -> int:
