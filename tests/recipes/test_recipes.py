@@ -1,0 +1,178 @@
+"""The recipes: whole ones can be built and fit in memory, small ones train and search on miniature corpora."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from returnn_tf.cli.main import main
+from tests.recipes import miniature
+
+ROOT = pathlib.Path(__file__).parents[2]
+RECIPES = ROOT / "recipes"
+SMALL_TRAINING = {
+    r"partition_epoch=\d+": "partition_epoch=1",
+    r"NUM_EPOCHS = \d+": "NUM_EPOCHS = 1",
+    r"NUM_LAYERS = 6": "NUM_LAYERS = 2",
+    r"NUM_CELLS = \d+": "NUM_CELLS = 8",
+    r"(DECODER|ATTENTION|EMBEDDING)_DIM = \d+": r"\1_DIM = 8",
+}
+SMALL_SPEECH = {
+    **SMALL_TRAINING,
+    r"NUM_LABELS = 1000": "NUM_LABELS = 40",
+    r"--size 1000": "--size 40",
+    r"LM_DIM = 2048": "LM_DIM = 16",
+    r"LM_LAYERS = 2": "LM_LAYERS = 1",
+    r"LM_EMBEDDING = 512": "LM_EMBEDDING = 8",
+    r"EPOCHS_PER_STEP = 5": "EPOCHS_PER_STEP = 1",
+    r"POOLING = \[3, 2, 1, 1, 1, 1\]": "POOLING = [2, 1]",
+}
+SMALL_LIBRISPEECH = {
+    **SMALL_SPEECH,
+    r"accum_grad_multiple_step = \d": "accum_grad_multiple_step = 1",
+    r"NUM_BLOCKS = 12": "NUM_BLOCKS = 1",
+    r"DIM = 512": "DIM = 16",
+    r"HEADS = 8": "HEADS = 2",
+    r"(HISTORY|JOINT)_DIM = \d+": r"\1_DIM = 8",
+}
+#: recipe -> how its corpus is made, and what is small: pattern in its files -> what stands there instead
+SMALL: dict[str, tuple[Any, dict[str, str]]] = {
+    "librispeech": (miniature.librispeech, SMALL_LIBRISPEECH),
+    "tedlium2": (miniature.tedlium2, SMALL_SPEECH),
+    "wmt17-de-en": (
+        miniature.wmt17,
+        {
+            **SMALL_TRAINING,
+            r"NUM_LABELS = 20000": "NUM_LABELS = 60",
+            r"--size 20000": "--size 60",
+            r"EPOCHS_PER_STEP = 2": "EPOCHS_PER_STEP = 1",
+        },
+    ),
+}
+
+
+def forget_modules() -> None:
+    """Forget the modules beside the configs: those of copies and of other recipes have the same names."""
+    for path in RECIPES.glob("*/*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+@pytest.fixture(autouse=True)
+def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which configs add their folders
+    yield
+    forget_modules()
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function: the folder of a recipe in a copy of all, with small sizes and a miniature corpus."""
+    copies = tmp_path_factory.mktemp("recipes")
+
+    def of(recipe: str) -> pathlib.Path:
+        folder = copies / recipe
+        if not folder.exists():
+            make_corpus, changes = SMALL[recipe]
+            folder.mkdir()
+            make_corpus(folder)
+            for path in (RECIPES / recipe).iterdir():
+                if path.suffix in (".py", ".config", ".md"):
+                    (folder / path.name).write_text(changed(path.read_text(encoding="utf8"), changes), encoding="utf8")
+        return folder
+
+    return of
+
+
+def changed(text: str, changes: Mapping[str, str]) -> str:
+    for pattern, new in changes.items():
+        text = re.sub(r"(?<!\w)" + pattern + r"(?!\w)", new, text)
+    return text
+
+
+@pytest.mark.parametrize("recipe", SMALL)
+def test_what_is_made_small_is_there(recipe: str) -> None:
+    texts = "".join(path.read_text(encoding="utf8") for path in (RECIPES / recipe).glob("*.*"))
+    assert [pattern for pattern in SMALL[recipe][1] if changed(texts, {pattern: "<other>"}) == texts] == []
+
+
+def commands_of(recipe: str, folder: pathlib.Path) -> list[list[str]]:
+    """Return the commands of a page, in their order, as words."""
+    blocks = re.findall(r"^```\n(.*?)^```", (folder / "README.md").read_text(encoding="utf8"), re.M | re.S)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", SMALL)
+def test_commands_of_the_page(recipe: str, folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They prepare a miniature corpus, train on it for an epoch, and search."""
+    folder = folder_of(recipe)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("RETURNN_TF_META_GRAPH", "0")
+    commands = commands_of(recipe, folder)
+    for line in commands:
+        words = [*line]
+        forget_modules()
+        with monkeypatch.context() as patch:
+            while "=" in words[0]:
+                name, _, value = words.pop(0).partition("=")
+                patch.setenv(name, value)
+            program, *arguments = words
+            if program == "returnn-tf":
+                assert main(arguments) == 0, words
+            else:
+                assert program == "python"
+                patch.setattr(sys, "argv", arguments)
+                assert exit_code_of(arguments[0]) == 0, words
+    trained = [words[1][: -len(".config")] for words in commands if words[0] == "returnn-tf" and len(words) == 2]
+    assert trained
+    for name in trained:
+        assert list((folder / "out" / name).glob("net*.001.index")), name
+    for path in folder.glob("out/*/*.tsv"):
+        assert path.read_text(encoding="utf8").count("\t") >= 2
+
+
+def exit_code_of(script: str) -> int:
+    """Run a script of a recipe, and return its exit code."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+    return 0
+
+
+CONFIGS = sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.glob("*/*.config"))
+#: config -> (parameters, length of a sequence, memory of a step with such sequences), as in the index
+TABLE = {
+    row[0]: row[1:]
+    for row in re.findall(
+        r"^\| ([\w/-]+) \| +([\d.]+ M) \| +(\d+) \| +(\d+ GB) \|",
+        (RECIPES / "README.md").read_text(encoding="utf8"),
+        re.M,
+    )
+}
+
+
+def test_the_index_has_all() -> None:
+    searches = [name for name in CONFIGS if name.endswith("-lm")]
+    assert set(TABLE) == set(CONFIGS) - set(searches)
+    assert set(SMALL) == {name.partition("/")[0] for name in CONFIGS}
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole network can be built; parameters and memory are those of the index."""
+    recipe, _, config = name.partition("/")
+    monkeypatch.chdir(RECIPES / recipe)
+    assert main(["check", config + ".config", "--no-data", "--memory", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    parameters, length = found["network"]["totals"]["numbers"], int(TABLE[name][1])
+    (step,) = (row["step"] for row in found["memory"]["rows"] if row["frames"] == length)
+    assert TABLE[name] == ("%.1f M" % (parameters / 1e6), str(length), "%.0f GB" % (step / 2**30))
