@@ -256,6 +256,13 @@ class Config:
         :raises ConfigError: if the key isn't set
         """
         self._used.add(key)
+        return self.stored(key)
+
+    def stored(self, key: str) -> Any:
+        """Return what `raw` returns, for reports: the key does not count as used.
+
+        :raises ConfigError: if the key isn't set
+        """
         if key in self._texts:
             return self._texts[key]
         if self._is_typed(key):

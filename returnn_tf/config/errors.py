@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Optional
 #: Longer texts are not misspelt names, and comparing them is slow.
 _LONGEST_NAME = 100
 _SHORTEST_BEGINNING = 6
+_MOST_SUGGESTED = 3
 
 
 class UserError(ValueError):
@@ -352,6 +353,8 @@ def shortened(text: str, *, most: int = 2000) -> str:
 def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12, in_order: bool = False) -> str:
     """Return a sentence with the nearest known spelling, else with the list of known names, to append to an error.
 
+    Several spellings that are equally near are all named.
+
     :param name: what the user wrote
     :param known: the valid names
     :param max_listed: list all known names only if there are at most that many
@@ -359,9 +362,9 @@ def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12, in
     """
     known = list(dict.fromkeys(known))
     known = known if in_order else sorted(known)
-    nearest = nearest_name(name, known)
-    if nearest is not None:
-        return "Did you mean %r?" % nearest
+    nearest = nearest_names(name, known)
+    if nearest:
+        return "Did you mean %s?" % " or ".join(map(repr, nearest[:_MOST_SUGGESTED]))
     if not known:
         return "None is known."
     if len(known) <= max_listed:
@@ -370,7 +373,12 @@ def did_you_mean(name: object, known: Iterable[str], *, max_listed: int = 12, in
 
 
 def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> Optional[str]:
-    """Return the known name most similar to ``name`` (case-insensitive), or None if none is close.
+    """Return the known name most similar to ``name``, or None if none is close; of several, the first."""
+    return next(iter(nearest_names(name, known, cutoff=cutoff)), None)
+
+
+def nearest_names(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
+    """Return the known names most similar to ``name`` (case-insensitive), several if they are equally similar.
 
     Among similar names, the one with the fewest typing mistakes wins, swapped letters counting as one: ``tahn``
     suggests ``tanh``, not ``tan``. The beginning of a single name stands for it.
@@ -380,15 +388,18 @@ def nearest_name(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> 
         lowered.setdefault(str(candidate).lower(), str(candidate))
     wanted = str(name).lower()
     if len(wanted) > _LONGEST_NAME:
-        return None
+        return []
     longer = [other for other in lowered if other.startswith(wanted)]
     if len(longer) == 1 and len(wanted) >= _SHORTEST_BEGINNING:
-        return lowered[longer[0]]
+        return [lowered[longer[0]]]
     found = difflib.get_close_matches(wanted, list(lowered), n=5, cutoff=cutoff)
-    found = [other for other in found if _could_be_meant(wanted, other)]
-    if not found:
-        return None
-    return lowered[min(found, key=lambda other: (edit_distance(wanted, other), sorted(wanted) != sorted(other)))]
+    mistakes = {
+        other: (edit_distance(wanted, other), sorted(wanted) != sorted(other))
+        for other in found
+        if _could_be_meant(wanted, other)
+    }
+    fewest = min(mistakes.values(), default=None)
+    return [lowered[other] for other, count in mistakes.items() if count == fewest]
 
 
 def _could_be_meant(wanted: str, other: str) -> bool:

@@ -53,7 +53,7 @@ def read_text(path: str) -> str:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise _wrong(path, "has more than %d MB, so it is not a config" % (_MOST_BYTES >> 20))
-        return io.TextIOWrapper(io.BytesIO(content), _encoding_of(content)).read()
+        return io.TextIOWrapper(io.BytesIO(content), encoding_of(content)).read()
     except SyntaxError as exc:
         unknown = str(exc.msg).startswith("unknown encoding")
         raise _wrong(path, exc.msg if unknown else "not a text file. " + _FORMS) from None
@@ -69,7 +69,7 @@ def read_text(path: str) -> str:
         raise ConfigFileError(text, file=path) from None
 
 
-def _encoding_of(content: bytes) -> str:
+def encoding_of(content: bytes) -> str:
     """Return the encoding of a config as Python finds it.
 
     Python finds one called "greedy" in the comment "decoding: greedy", too, which is ignored here.

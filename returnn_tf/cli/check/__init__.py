@@ -11,6 +11,7 @@ from typing import Any, Optional, TextIO
 
 from returnn_tf.cli.check.diagnostics import locator_of
 from returnn_tf.cli.check.document import document, failure, stdout_for_json
+from returnn_tf.cli.check.fixes import certain_fixes, is_suggestion, write
 from returnn_tf.cli.check.memory import Memory, estimate
 from returnn_tf.cli.check.migration import MigrationNote, counted, migration, table
 from returnn_tf.cli.check.whole_config import ConfigCheck, Fault
@@ -26,16 +27,17 @@ from returnn_tf.config.settings import misspelt_keys
 from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.pretrain.checks import describe
 from returnn_tf.logging.log import log
+from returnn_tf.logging.text import counted as counted_names
 from returnn_tf.logging.text import paint, printable, wants_color
 from returnn_tf.tasks.setting_checks import contradictions, settings_without_effect
 
-NO_DATA, MEMORY, MIGRATE, STRICT, JSON = "--no-data", "--memory", "--migrate", "--strict", "--json"
-FLAGS = (NO_DATA, MEMORY, MIGRATE, STRICT, JSON)
+NO_DATA, MEMORY, MIGRATE, STRICT, JSON, FIX = "--no-data", "--memory", "--migrate", "--strict", "--json", "--fix"
+FLAGS = (NO_DATA, MEMORY, MIGRATE, STRICT, JSON, FIX)
 
 
 @register_command(
     "check",
-    "CONFIG ... [--graph OUT.svg] [--no-data] [--memory] [--migrate] [--strict] [--json] [++key value ...]",
+    "CONFIG ... [--graph OUT.svg] [--no-data] [--memory] [--migrate] [--strict] [--json] [--fix] [++key value ...]",
     "check all parts of a config, and show the layers of its network",
     details="  --graph OUT.svg   draw the network; the suffix selects the format\n"
     "  --no-data         don't open datasets, nor look for checkpoints to load\n"
@@ -43,6 +45,8 @@ FLAGS = (NO_DATA, MEMORY, MIGRATE, STRICT, JSON)
     "  --migrate         list what is old, without effect, unsupported or different, with what to write today\n"
     "  --strict          each line of --migrate is an error, e.g. a misspelt setting\n"
     "  --json            all mistakes, layers, parameters, losses and stages of pretraining, for programs\n"
+    "  --fix             correct misspelt options, classes and settings in the config, with --migrate older names,\n"
+    "                    too; shows the differences, keeps a copy (.orig)\n"
     "  ++load_epoch N    the network of that epoch; default: the last one\n"
     "  ++task search     the network as it searches",
     group="start",
@@ -54,6 +58,8 @@ def run(args: list[str]) -> int:
 
     :param args: config files, options, ``++key value``
     """
+    if FIX in args:
+        return _fix(args)
     if JSON not in args:
         return _finish(_print(_collect(args)))
     with stdout_for_json() as file, log.collected_warnings() as logged:
@@ -69,6 +75,32 @@ def run(args: list[str]) -> int:
             _write(failure(exc, logged), file)
             raise
     return _finish(found)
+
+
+def _fix(args: list[str]) -> int:
+    """Write what is certain of the suggestions into the config, until there is no more; then check as without."""
+    if JSON in args:
+        raise CommandError("check: --fix and --json don't go together: run --fix first")
+    copies: dict[str, str] = {}
+    count = 0
+    while True:  # a mistake in a layer can hide others
+        found = _collect(args)
+        check = found.check
+        faults = [*check.faults, *map(Fault, found.warnings), *check.notes]
+        fixes = certain_fixes(check.given, locator_of(check), faults, found.migration)
+        if not fixes:
+            break
+        print(write(check.given, fixes, copies), end="")
+        count += len(fixes)
+    kept = ", ".join("%s is kept as %s" % (path, copy) for path, copy in copies.items())
+    print("%s corrected%s\n" % (counted_names(count, "name"), "; %s" % kept if kept else ""))
+    left = sum(is_suggestion(fault) for fault in faults)
+    if left:
+        text = "--fix: %s left to you, where the place or the spelling is not certain" % counted_names(
+            left, "suggestion"
+        )
+        print(text, file=sys.stderr)
+    return _finish(_print(found))
 
 
 def _write(result: dict[str, Any], file: TextIO) -> None:

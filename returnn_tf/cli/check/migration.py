@@ -146,7 +146,7 @@ class _Report:
             return
         name = "layer %r" % path
         if options["class"] != cls.class_name:
-            place = self._locator.layer_at(path, options, "class")
+            place = self._locator.layer_at(path, options, "class", value=True)
             yield MigrationNote(OLD, place, name, "older name of the class", "'class': %r" % cls.class_name)
         yield from self._options(declared_options(cls), options, name, path, options)
         loss = LOSSES.find(options.get("loss"))

@@ -58,6 +58,7 @@ class Located:
     :param layer: its path
     :param span: the part of the text of the config that is wrong
     :param file: also where only the file is known, or the line
+    :param keys: of the dict in which it stands
     """
 
     layer: Optional[str] = None
@@ -66,6 +67,7 @@ class Located:
     file: Optional[str] = None
     line: Optional[int] = None
     span: Optional[Span] = None
+    keys: frozenset[Any] = frozenset()
 
 
 class Locator:
@@ -97,11 +99,20 @@ class Locator:
             place = self._config.place_of(setting)
         found = _FILE.match(place or first)
         file, line = (found.group(1), int(found.group(2))) if found else (None, None)
-        span = self._span(first, network)
+        part = None
+        with contextlib.suppress(RecursionError):  # a network that contains itself
+            part = self._part(first, network)
+        span, around = part or (None, None)
         if span is not None:
             file, line = span.file, span.line
         return Located(
-            layer.group(1) if layer else None, option.group(1) if option else None, setting, file, line, span
+            layer.group(1) if layer else None,
+            option.group(1) if option else None,
+            setting,
+            file,
+            line,
+            span,
+            frozenset(around if isinstance(around, Mapping) else ()),
         )
 
     def shown(self, text: str, network: Optional[Mapping[str, Any]] = None, *, width: int) -> str:
@@ -117,11 +128,14 @@ class Locator:
         span = self.locate(text, network).span
         return text if span is None else "%s\n%s" % (text, snippet(span, self._text(span.file).lines, width))
 
-    def layer_at(self, path: str, options: Mapping[str, Any], option: str) -> Located:
-        """Return the place of the key of an option of a layer; only a file where it is not certain."""
+    def layer_at(self, path: str, options: Mapping[str, Any], option: str, *, value: bool = False) -> Located:
+        """Return the place of an option of a layer, or of the layer; only a file where it is not certain.
+
+        :param value: whether that of the value instead of the key
+        """
         for text, entry in self._layers(path, options):
             inner = text.option(entry, option, options)
-            return _located(text.span((inner or entry).key))
+            return _located(text.span(entry.key if inner is None else inner.value if value else inner.key))
         files = list(self._config.sources()) if self._config is not None else []
         return Located(file=files[-1] if files else None)
 
@@ -170,7 +184,7 @@ class Locator:
         config = self._config
         if config is None or name not in config or config.is_override(name):
             return
-        value = config.raw(name)
+        value = config.stored(name)
         if isinstance(value, RawSetting):
             return
         path = _FILE.sub(r"\1", config.place_of(name))
@@ -184,8 +198,8 @@ class Locator:
                 yield self._text(path), entry, value
                 return
 
-    def _span(self, first: str, network: Optional[Mapping[str, Any]]) -> Optional[Span]:
-        """Return the part of the text that is wrong.
+    def _part(self, first: str, network: Optional[Mapping[str, Any]]) -> Optional[tuple[Span, Any]]:
+        """Return the part of the text that is wrong, and the value in which it stands.
 
         :param first: the first line of the message
         """
@@ -197,12 +211,13 @@ class Locator:
                 inner = text.option(entry, str(key), value) if is_inside else None
                 if inner is not None:
                     entry, value = inner, value[key]
-                return text.span(_wrong_part(text, entry, value, first[match.end() :]))
-            return self._raw_span(match.group(1))
+                return _wrong_part(text, entry, value, first[match.end() :])
+            raw = self._raw_span(match.group(1))
+            return None if raw is None else (raw, None)
         match = _DATASET.match(first)
         if match is not None:
             for text, entry, value in self._dataset(match.group(1)):
-                return text.span(_wrong_part(text, entry, value, first[match.end() :]))
+                return _wrong_part(text, entry, value, first[match.end() :])
             return None
         match = _LAYER.search(first) or _PARAMETER.match(first)
         if match is None:
@@ -214,7 +229,7 @@ class Locator:
             for each in [network, *self._networks]:
                 for options in (options for path, options in layer_dicts(each) if path == name):
                     for text, entry in self._layers(name, options):
-                        return text.span(_wrong_part(text, entry, options, first[match.end() :]))
+                        return _wrong_part(text, entry, options, first[match.end() :])
         return None
 
     def _dataset(self, name: str) -> Iterator[tuple[ConfigText, TextEntry, Any]]:
@@ -230,7 +245,7 @@ class Locator:
         """Return the place of a value in a file of lines ``key value``."""
         config = self._config
         found = None if config is None else _FILE.fullmatch(config.place_of(name))
-        if config is None or found is None or not isinstance(config.raw(name), RawSetting):
+        if config is None or found is None or not isinstance(config.stored(name), RawSetting):
             return None
         text = self._text(found.group(1))
         number = int(found.group(2))
@@ -239,7 +254,7 @@ class Locator:
         value = re.match(r"\s*%s\s+" % re.escape(name), text.lines[number - 1])
         if value is None:
             return None
-        length = len(config.raw(name).text)
+        length = len(config.stored(name).text)
         return Span(text.file, number, value.end() + 1, number, value.end() + 1 + length)
 
 
@@ -281,8 +296,8 @@ def _user_modules() -> list[tuple[str, Mapping[str, Any]]]:
     return found
 
 
-def _wrong_part(text: ConfigText, entry: TextEntry, value: Any, message: str) -> ast.AST:
-    """Return the node that a message is about.
+def _wrong_part(text: ConfigText, entry: TextEntry, value: Any, message: str) -> tuple[Span, Any]:
+    """Return the place that a message is about, and the value in which it stands.
 
     :param entry: the layer, dataset or setting that the message begins with
     :param value: of it
@@ -304,7 +319,11 @@ def _wrong_part(text: ConfigText, entry: TextEntry, value: Any, message: str) ->
                 break
             entry = inner
         message = message[part.end() :]
-    message = message.partition("Did you mean")[0]
+    return text.span(_wrong_node(text, entry, value, message.partition("Did you mean")[0])), value
+
+
+def _wrong_node(text: ConfigText, entry: TextEntry, value: Any, message: str) -> ast.AST:
+    """Return the node within an entry that a message is about; by default the key of a dict, or another value."""
     if _NO_SETTING.match(message) or _MISSING.search(message):
         return entry.key
     unknown, option = _UNKNOWN.search(message), _OPTION.search(message)
