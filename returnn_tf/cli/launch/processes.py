@@ -11,7 +11,6 @@ Where fewer processes will do, too, those that were killed are left out, and the
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import secrets
 import selectors
@@ -21,8 +20,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
+from returnn_tf.cli.shared.children import ReceivedSignals, killed_with
 from returnn_tf.engine.distributed import membership
 from returnn_tf.engine.distributed.cores import share_of_cores
 from returnn_tf.engine.support.signals import STOP_SIGNALS, name_of
@@ -33,7 +33,6 @@ _PATIENCE, _LAST_SECONDS = 15.0, 5.0
 _PAUSE = 0.5  # seconds between looks at the processes without a signal of the kernel
 _BLOCK = 1 << 16
 _LONGEST_LINE = 1 << 16
-_PR_SET_PDEATHSIG = 1
 _GPUS = "CUDA_VISIBLE_DEVICES"
 #: Exit codes of a rank with a mistake in its config, of those whose others can't go on, and after a signal to stop.
 _MISTAKE = 2
@@ -51,7 +50,7 @@ def run(command: Sequence[str], number: int, least: Optional[int] = None) -> int
     environ = dict(os.environ)
     if least is not None:
         environ[membership.LEAST] = str(least)
-    with _Signals() as signals:
+    with ReceivedSignals() as signals:
         while True:
             code, lost = _run_once(command, number, environ, signals)
             if not lost or least is None or number - len(lost) < least or signals.received():
@@ -63,7 +62,7 @@ def run(command: Sequence[str], number: int, least: Optional[int] = None) -> int
 
 
 def _run_once(
-    command: Sequence[str], number: int, environ: Mapping[str, str], signals: _Signals
+    command: Sequence[str], number: int, environ: Mapping[str, str], signals: ReceivedSignals
 ) -> tuple[int, list[int]]:
     """Return the exit code, and the ranks that were lost, see `_Group.lost`."""
     with contextlib.ExitStack() as stack:
@@ -107,37 +106,6 @@ def held_port() -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("", 0))
         yield holder.getsockname()[1]
-
-
-class _Signals:
-    """Receives signals while this context lasts. They arrive at `pipe`, which can be waited for beside other files."""
-
-    def __init__(self) -> None:
-        self.pipe = -1
-        self._old: dict[int, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        self.pipe, self._end = os.pipe()
-        os.set_blocking(self.pipe, False)
-        os.set_blocking(self._end, False)
-        self._old_fd = signal.set_wakeup_fd(self._end, warn_on_full_buffer=False)
-        for number in (*STOP_SIGNALS, signal.SIGCHLD):
-            if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:  # else not for this program
-                self._old[number] = signal.signal(number, lambda number, frame: None)
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._old_fd)
-        os.close(self.pipe)
-        os.close(self._end)
-
-    def received(self) -> list[int]:
-        """Return the signals to stop that have arrived since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            return [number for number in os.read(self.pipe, 1024) if number in STOP_SIGNALS]
-        return []
 
 
 class _Lines:
@@ -186,7 +154,7 @@ class _Group:
     :param signals: to pass on
     """
 
-    def __init__(self, signals: _Signals) -> None:
+    def __init__(self, signals: ReceivedSignals) -> None:
         self._signals = signals
         self._processes: list[subprocess.Popen[bytes]] = []
         self._codes: dict[int, int] = {}  # of those that have ended, by rank, first to last
@@ -240,7 +208,7 @@ class _Group:
                 env={**environ, membership.REPORT: membership.report_to(end)},
                 pass_fds=[end],
                 start_new_session=True,
-                preexec_fn=_killed_with(os.getpid()),
+                preexec_fn=killed_with(os.getpid()),
             )
         finally:
             os.close(end)
@@ -331,19 +299,6 @@ class _Group:
         with contextlib.suppress(ChildProcessError):  # it has just ended
             return os.waitid(os.P_PID, self._processes[rank].pid, how) is not None
         return False
-
-
-def _killed_with(parent: int) -> Callable[[], None]:
-    """Return what a new process does first: have the kernel kill it when this process, its parent, ends."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # of Linux
-
-    def begin() -> None:
-        if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-
-    return begin
 
 
 def _say(text: str) -> None:
