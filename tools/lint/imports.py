@@ -101,6 +101,7 @@ DEFERRED = {
     "IPython",
     "inflect",
     "onnx",
+    "optuna",
     "onnxruntime",
     "sherpa_onnx",
     "ctranslate2",
