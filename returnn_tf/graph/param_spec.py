@@ -54,6 +54,7 @@ class ParamSpec(Sealable):
     :param device: where the variable lives, e.g. "CPU"; None: TensorFlow decides
     :param adapter: what layers see added to it while it is fine-tuned
     :param rate: factor on the learning rate
+    :param frozen: not trainable because of ``fine_tune``, so that nothing changes it
     """
 
     name: str
@@ -66,6 +67,7 @@ class ParamSpec(Sealable):
     device: Optional[str] = None
     adapter: Optional[Adapter] = None
     rate: float = 1.0
+    frozen: bool = False
 
     @property
     def size(self) -> int:

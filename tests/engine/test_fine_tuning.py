@@ -114,6 +114,7 @@ def test_adapters_alone_are_trained() -> None:
     shapes = {name: plan.params[name].shape for name in trained}
     assert shapes["block/filter/W/lora_a"] == (12, 2) and shapes["block/filter/W/lora_b"] == (2, 5)  # [3, 4, 5]
     assert set(plan.plain_params) == set(Network.plan(config_of()).params)
+    assert {name for name, spec in plan.params.items() if spec.frozen} == set(plan.plain_params)
 
 
 @pytest.mark.parametrize(

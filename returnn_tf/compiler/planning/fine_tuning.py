@@ -33,7 +33,8 @@ def fine_tune(plan: Plan, given: FineTuning) -> None:
         _adapt(plan, given.lora, without=kept)
         frozen |= {spec.name for spec in trained} - kept
     for spec in trained:
-        spec.trainable = spec.name not in frozen
+        spec.frozen = spec.name in frozen
+        spec.trainable = not spec.frozen
     if not any(spec.trainable for spec in plan.params.values()):
         raise SettingError("%s['freeze']: no parameter is left to train. Name fewer layers." % SETTING)
     _set_rates(plan, options.rates)

@@ -159,7 +159,7 @@ class GradRanks(_Several):
         self._statistics = [
             net.stored_params[name]
             for name, spec in net.plan.params.items()
-            if not spec.trainable and net.stored_params[name].dtype.is_floating
+            if not (spec.trainable or spec.frozen) and net.stored_params[name].dtype.is_floating
         ]
         self._states = [var for var in net.stored_params.values() if not var.dtype.is_floating]
 

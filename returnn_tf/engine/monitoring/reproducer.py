@@ -109,7 +109,7 @@ def keep_on_failure(
 
 
 def _keep(config: Config, trainer: Any, exc: Exception, batch: FailedBatch, folder: str) -> None:
-    params = trainer.net.stored_params
+    params = trainer.net.plain_params()
     failure = Failure(
         error=reason(exc) if isinstance(exc, tf.errors.OpError) else str(exc),
         step=trainer.step_count,
