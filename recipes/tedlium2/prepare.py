@@ -47,7 +47,7 @@ def cleaned(text: str) -> str:
     """
     text = re.sub(r"\(\d+\)", "", text)
     text = re.sub(r"\{[^}]*\}|\[[^\]]*\]|<[^>]*>", " ", text)
-    return re.sub(r" '(?=\w)", "'", " ".join(text.split()))
+    return re.sub(r" '(?=(?:s|t|d|m|ll|re|ve)\b)", "'", " ".join(text.split()))
 
 
 def utterances(path: str, audio: str) -> list[Utterance]:

@@ -114,3 +114,44 @@ def tedlium2(folder: pathlib.Path) -> None:
     (folder / "TEDLIUM_release2" / "LM").mkdir()
     texts = [text.lower().replace("it's", "it 's") for text in sentences(100, seed=80)]
     write_gz(folder / "TEDLIUM_release2" / "LM" / "ted.en.gz", texts)
+
+
+def switchboard(folder: pathlib.Path) -> None:
+    """Write two conversations of two channels, an alignment as of Kaldi, a test set, a lexicon and an n-gram model."""
+    alignment = []
+    for number in (2001, 2005):
+        sides = [sentences(3, seed=number + side) for side in range(2)]
+        place = folder / "swb_ms98_transcriptions" / str(number)[:2] / str(number)
+        place.mkdir(parents=True)
+        samples = np.zeros((8 * 8000, 2), np.float32)
+        for side, texts in enumerate(sides):
+            lines = ["sw%d%s-ms98-a-0001 0.000000 0.200000 [silence]\n" % (number, "AB"[side])]
+            for i, text in enumerate(texts):
+                letters = text[:30]
+                audio = tones(letters, 8000)
+                start = 0.2 + 2.5 * i
+                samples[round(start * 8000) : round(start * 8000) + len(audio), side] = audio
+                end = start + len(audio) / 8000
+                word = "[laughter-%s]" % letters.split()[0].lower()
+                shown = " ".join([word, *letters.lower().split()[1:], "[noise]"])
+                lines.append("sw%d%s-ms98-a-%04d %.6f %.6f %s\n" % (number, "AB"[side], i + 2, start, end, shown))
+                name = "sw0%d-%s_%06d-%06d" % (number, "AB"[side], int(100 * start + 0.5), int(100 * end + 0.5))
+                labels = np.repeat([ord(letter) % 12 for letter in letters], 6)[: -2 + i % 2]  # a frame more, or none
+                alignment.append("%s %s\n" % (name, " ".join(map(str, labels))))
+            (place / ("sw%d%s-ms98-a-trans.text" % (number, "AB"[side]))).write_text("".join(lines))
+        disc = folder / ("swb1_d%d" % (number % 2 + number // 2004)) / "data"
+        disc.mkdir(parents=True)
+        soundfile.write(disc / ("sw0%d.sph" % number), samples, 8000, "ULAW", format="NIST")
+    (folder / "alignment.txt").write_text("".join(alignment[:-1]))  # the last segment has none
+    (folder / "hub5e_00" / "english").mkdir(parents=True)
+    audio = tones("THE OLD TREE", 8000)
+    path = folder / "hub5e_00" / "english" / "en_4156.sph"
+    soundfile.write(path, np.stack([audio, audio], axis=1), 8000, "ULAW", format="NIST")
+    (folder / "hub5e_00" / "hub5e00.stm").write_text(
+        ";; comment\nen_4156 A en_4156_A 0.00 0.40 <O,en,F,en-F> THE OLD\n"
+        "en_4156 B en_4156_B 0.10 0.60 <O,en,M,en-M> OLD TREE\n"
+        "en_4156 B en_4156_B 0.60 0.70 <O,en,M,en-M> IGNORE_TIME_SEGMENT_IN_SCORING\n"
+    )
+    spelt = ["%s\t%s\n" % (word, " ".join(str(ord(letter) % 12) for letter in word)) for word in WORDS]
+    (folder / "lexicon.txt").write_text("".join(spelt))
+    write_language_model(folder / "4-gram.arpa.gz")

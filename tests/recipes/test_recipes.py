@@ -46,6 +46,15 @@ SMALL_LIBRISPEECH = {
 #: recipe -> how its corpus is made, and what is small: pattern in its files -> what stands there instead
 SMALL: dict[str, tuple[Any, dict[str, str]]] = {
     "librispeech": (miniature.librispeech, SMALL_LIBRISPEECH),
+    "switchboard": (
+        miniature.switchboard,
+        {
+            **{key: value for key, value in SMALL_TRAINING.items() if "DIM" not in key},
+            r"NUM_LABELS = 9001": "NUM_LABELS = 12",
+            r"--labels 9001": "--labels 12",
+            r"EPOCHS_PER_STEP = 3": "EPOCHS_PER_STEP = 1",
+        },
+    ),
     "tedlium2": (miniature.tedlium2, SMALL_SPEECH),
     "wmt17-de-en": (
         miniature.wmt17,
