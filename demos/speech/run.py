@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import string
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -33,7 +34,8 @@ def run(steps: Steps, *, few: bool) -> None:
     steps.remove_products(PRODUCTS)
     sizes = [word for name in SETS for word in ("--" + name, "24" if name == "train" else "6")] if few else []
     steps.script("let espeak-ng speak", "speak.py", "out", *sizes)
-    steps.script("learn pieces of words", "bpe.py", "out/train.tsv", "out/bpe")
+    pieces = ["out/train.tsv", "--output", "out/bpe", "--size", "100" if few else "229", "--words", "--labels", ""]
+    steps.returnn("learn pieces of words", "data", "bpe", *pieces, "--characters", string.ascii_lowercase + "'")
     for name in SETS:
         files = ["out/%s.tsv" % name, "--output", "out/%s.zip" % name]
         steps.returnn("zip %s" % name, "data", "oggzip", *files, "--sample-rate", "16000")

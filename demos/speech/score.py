@@ -34,8 +34,7 @@ def read_table(path: str) -> Texts:
 def read_labels(path: str) -> list[str]:
     """Return the pieces by label."""
     with open(path, encoding="utf8") as file:
-        table = ast.literal_eval(file.read())
-    return sorted(table, key=table.__getitem__)
+        return file.read().splitlines()
 
 
 def joined(pieces: Iterable[str]) -> str:

@@ -1,28 +1,22 @@
 #!/usr/bin/env python3
-"""Divides the pairs of catalogues.py into sets, and splits their texts into pieces of words (byte pair encoding).
+"""Divides the pairs of catalogues.py into sets.
 
-    python corpus.py out           from out/pairs.tsv: the files of TranslationDataset, and pairs of each set
+    python corpus.py out           from out/pairs.tsv: the pairs of each set, and all texts to train on, out/texts.txt
 
-The pieces are learned by the package sentencepiece, from the training pairs of both languages together. Three sets are
-held out: dev; messages, from the catalogues of which others are trained on; packages, whole catalogues.
+Three sets are held out: dev; messages, from the catalogues of which others are trained on; packages, whole catalogues.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import io
 import os
-import pickle
 import random
 from collections import Counter
 from collections.abc import Iterable
 
-import sentencepiece
 from catalogues import Pair, tokens
 
 SETS = ("train", "dev", "messages", "packages")
-END, UNKNOWN = "</S>", "<unk>"
 
 
 def read_pairs(path: str) -> list[Pair]:
@@ -74,30 +68,10 @@ def split(pairs: list[Pair], size: int, seed: int = 1) -> dict[str, list[Pair]]:
     return {"train": train, **sets}
 
 
-def learn_pieces(texts: Iterable[str], prefix: str, size: int) -> None:
-    """Write a model of sentencepiece: byte pair encoding, with all signs that occur."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=model, model_type="bpe", vocab_size=size, character_coverage=1.0,
-        hard_vocab_limit=False, bos_id=-1, eos_id=-1, minloglevel=2, normalization_rule_name="identity",
-    )  # fmt: skip
-    with open(prefix + ".model", "wb") as file:
-        file.write(model.getvalue())
-
-
-def write_set(folder: str, name: str, pairs: list[Pair], model: sentencepiece.SentencePieceProcessor) -> None:
-    """Write ``source.NAME.gz`` and ``target.NAME.gz``, a line of pieces per pair."""
-    for kind in ("source", "target"):
-        with gzip.open(os.path.join(folder, "%s.%s.gz" % (kind, name)), "wt", encoding="utf8") as file:
-            for pair in pairs:
-                file.write(" ".join(model.encode(getattr(pair, kind), out_type=str)) + "\n")
-
-
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    parser.add_argument("--pieces", type=int, default=2000)
     parser.add_argument("--heldout", type=int, default=500, help="size of each held-out set (%(default)s)")
     parser.add_argument("--most", type=int, help="use so many pairs only")
     args = parser.parse_args()
@@ -105,23 +79,12 @@ def main() -> None:
     if args.most:
         pairs = random.Random(1).sample(pairs, min(args.most, len(pairs)))
     sets = split(pairs, args.heldout)
-    prefix = os.path.join(args.folder, "pieces")
-    learn_pieces([text for pair in sets["train"] for text in pair[1:]], prefix, args.pieces)
-    model = sentencepiece.SentencePieceProcessor(model_file=prefix + ".model")
-    labels = [END, UNKNOWN, *(model.id_to_piece(i) for i in range(model.get_piece_size()) if i != model.unk_id())]
-    for kind in ("source", "target"):
-        with open(os.path.join(args.folder, kind + ".vocab.pkl"), "wb") as file:
-            pickle.dump({label: index for index, label in enumerate(labels)}, file, protocol=2)
-    with open(os.path.join(args.folder, "labels.txt"), "w", encoding="utf8") as file:
-        file.writelines(label + "\n" for label in labels)
-    write_set(args.folder, "heldout", sets["messages"] + sets["packages"], model)
+    with open(os.path.join(args.folder, "texts.txt"), "w", encoding="utf8") as file:
+        file.writelines(text + "\n" for pair in sets["train"] for text in pair[1:])
     for name, of_set in sets.items():
         write_pairs(os.path.join(args.folder, name + ".tsv"), of_set)
-        if name in ("train", "dev"):
-            write_set(args.folder, name, of_set, model)
         print("%-8s  %6d pairs, e.g. %r = %r" % (name, len(of_set), of_set[0].source, of_set[0].target))
     print("held-out packages: %s" % ", ".join(sorted({pair.package for pair in sets["packages"]})))
-    print("%d labels, e.g. %s" % (len(labels), " ".join(sorted(labels, key=len)[-6:])))
 
 
 if __name__ == "__main__":

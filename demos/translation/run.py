@@ -24,6 +24,12 @@ PACKAGES = ("Django", "django-cms", "django-oscar", "spyder", "wagtail", "weblat
 LEAST = 3000
 
 
+def learn_pieces(size: int) -> list[str]:
+    """Return the arguments that learn byte pair encoding from both languages, with all signs as they are."""
+    options = ["--kind", "bpe", "--normalize", "identity", "--without-bos-eos"]
+    return ["data", "sentencepiece", "out/texts.txt", "--size", str(size), "--output", "out/pieces", *options]
+
+
 def run(steps: Steps, language: str, *, few: bool) -> None:
     """Run all steps.
 
@@ -43,8 +49,10 @@ def run(steps: Steps, language: str, *, few: bool) -> None:
         *(["--packages", folder] if os.path.isdir(folder) else []),
     ]
     steps.script("collect messages", "catalogues.py", "out", *options)
-    sizes = ["--most", "400", "--heldout", "20", "--pieces", "300"] if few else []
-    steps.script("divide them, learn pieces of words", "corpus.py", "out", *sizes)
+    sizes = ["--most", "400", "--heldout", "20"] if few else []
+    steps.script("divide them", "corpus.py", "out", *sizes)
+    steps.returnn("learn pieces of words", *learn_pieces(300 if few else 2000))
+    steps.script("split the texts into pieces", "pieces.py", "out")
     steps.returnn("look at the data", "data", "info", "transformer.config", "train")
     steps.returnn("train the Transformer", "transformer.config", *(["++num_epochs", "1"] if few else []))
     steps.returnn("translate the held-out messages", "transformer.config", "++task", "search")

@@ -86,6 +86,13 @@ def test_words_of_known_characters_can_be_written(seed: int, tmp_path: Path) -> 
         assert all(piece in learned.labels for piece in vocabulary.pieces(word))
 
 
+def test_characters_that_do_not_occur(tmp_path: Path) -> None:
+    learned = learn_bpe({"ab": 3, "ac": 1}, 9, characters="az")
+    vocabulary = vocabulary_of(learned, tmp_path)
+    assert vocabulary.pieces("zab") == ["z@@", "ab"]
+    assert vocabulary.num_labels == 2 * 4 + 1
+
+
 def test_names_stay_whole() -> None:
     """As `BytePairEncoding` takes them: they are no words to split."""
     assert count_words(["a $name {of a group} b", "$ a"]) == {"a": 2, "b": 1, "$": 1}

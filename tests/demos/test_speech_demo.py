@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from returnn_tf.datasets.vocabulary import make_vocabulary
 from tests.demos.demo_modules import DEMOS, demo_modules
 
 needs_espeak = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed")
@@ -18,7 +17,7 @@ needs_espeak = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="esp
 
 @pytest.fixture(scope="module")
 def demo():
-    names = ("sentences", "speak", "bpe", "score")
+    names = ("sentences", "speak", "score")
     return SimpleNamespace(**dict(zip(names, demo_modules("speech", *names))))
 
 
@@ -56,18 +55,6 @@ def test_noise(demo):
     clean = demo.speak.with_noise(samples, utterance._replace(snr=200.0)).astype(float)
     measured = 10 * np.log10(np.mean(np.square(samples.astype(float))) / np.mean(np.square(mixed - clean)))
     assert measured == pytest.approx(12.0, abs=0.2)
-
-
-def test_pieces(demo, tmp_path):
-    """Every word of the texts, and any other of their letters, is written in known pieces and read again."""
-    texts = demo.sentences.distinct(300, seed=2)
-    prefix = str(tmp_path / "bpe")
-    labels = demo.bpe.learn(texts, prefix, 80)
-    options = {"class": "BytePairEncoding", "bpe_file": prefix + ".codes", "vocab_file": prefix + ".vocab"}
-    vocabulary = make_vocabulary({**options, "unknown_label": None}, owner="test")
-    assert labels == demo.score.read_labels(prefix + ".vocab") == list(vocabulary.labels)
-    for text in [*texts[:50], "the tea"]:
-        assert demo.score.joined(labels[index] for index in vocabulary.get_seq(text)) == text
 
 
 def test_hypotheses_of_the_layers(demo, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 import struct
@@ -10,12 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from returnn_tf.cli.main import main
 from tests.demos.demo_modules import DEMOS, demo_modules
 
 
 @pytest.fixture(scope="module")
 def demo():
-    names = ("catalogues", "corpus", "score", "run")
+    names = ("catalogues", "corpus", "pieces", "score", "run")
     return SimpleNamespace(**dict(zip(names, demo_modules("translation", *names))))
 
 
@@ -119,12 +121,15 @@ def test_nothing_held_out_is_in_training(demo, pairs):
 
 
 def test_pieces_are_the_text_again(demo, pairs, tmp_path, monkeypatch):
-    folder = str(tmp_path)
-    demo.corpus.write_pairs(os.path.join(folder, "pairs.tsv"), pairs)
-    monkeypatch.setattr("sys.argv", ["corpus.py", folder, "--heldout", "20", "--pieces", "60"])
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("out")
+    demo.corpus.write_pairs("out/pairs.tsv", pairs)
+    monkeypatch.setattr("sys.argv", ["corpus.py", "out", "--heldout", "20"])
     demo.corpus.main()
-    import gzip
-
+    assert main(demo.run.learn_pieces(60)) == 0
+    monkeypatch.setattr("sys.argv", ["pieces.py", "out"])
+    demo.pieces.main()
+    tmp_path = tmp_path / "out"
     with gzip.open(tmp_path / "target.train.gz", "rt", encoding="utf8") as file:
         lines = file.read().splitlines()
     train = demo.corpus.read_pairs(str(tmp_path / "train.tsv"))

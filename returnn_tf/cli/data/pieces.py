@@ -56,6 +56,9 @@ def bpe_parser() -> CommandParser:
         default=["UNK"],
         help="labels that are no pieces, the first ids (UNK: the default of unknown_label); '': none",
     )
+    result.add_argument(
+        "--characters", metavar="ABC", default="", help="characters of other words, beside those of the corpus"
+    )
     result.add_argument("--words", action="store_true", help="also write OUT.words: the words of the corpus, a lexicon")
     return result
 
@@ -107,7 +110,7 @@ def run_bpe(args: list[str]) -> int:
     suffixes = [".codes", ".vocab", *([".words"] if parsed.words else [])]
     paths = _outputs(parsed, *suffixes)
     words: collections.Counter[str] = count_words(corpus_texts(parsed.corpus, parsed.dataset, parsed.column))
-    learned = learn_bpe(words, parsed.size, further=parsed.labels)
+    learned = learn_bpe(words, parsed.size, further=parsed.labels, characters=parsed.characters)
     contents = [learned.codes, learned.vocabulary, "".join(word + "\n" for word in sorted(words))]
     for path, content in zip(paths, contents):
         _write(path, content.encode("utf8"))

@@ -50,14 +50,17 @@ def count_words(texts: Iterable[str]) -> collections.Counter[str]:
     return counts
 
 
-def learn_bpe(words: Mapping[str, int], size: int, *, further: Sequence[str] = ()) -> LearnedPieces:
+def learn_bpe(
+    words: Mapping[str, int], size: int, *, further: Sequence[str] = (), characters: str = ""
+) -> LearnedPieces:
     """Learn merges until there are ``size`` labels; of pairs that are as frequent, the last one by its text is merged.
 
-    Labels are the pieces of which words of the corpus consist after all merges, and all of its characters, so that
-    other words of these characters can be written, too.
+    Labels are the pieces of which words of the corpus consist after all merges, and all characters, so that other words
+    of these can be written, too.
 
     :param words: how often each occurs
     :param further: labels that are no pieces, e.g. of the end
+    :param characters: those that words may have beside those of the corpus
     :raises DataError: there are fewer or more labels, whatever is merged; says how many are possible
     """
     if not words:
@@ -65,15 +68,15 @@ def learn_bpe(words: Mapping[str, int], size: int, *, further: Sequence[str] = (
     split = next((word for word in words if word.endswith(MERGE_MARK) or WORD_END in word), None)
     if split is not None:
         raise TextDataError("the corpus seems to be in pieces already: %r. Take its text before it was split" % split)
-    characters = sorted(set().union(*words))
-    labels = dict.fromkeys([*further, *(form for char in characters for form in (char, char + MERGE_MARK))])
-    if len(labels) < len(further) + 2 * len(characters):
+    single = sorted(set(characters).union(*words))
+    labels = dict.fromkeys([*further, *(form for char in single for form in (char, char + MERGE_MARK))])
+    if len(labels) < len(further) + 2 * len(single):
         raise TextDataError("the further labels must differ from each other, and from the characters of the corpus")
     if size < len(labels):
         text = (
             "%d labels are too few: the %d characters of the corpus, at the end of words and within, and the further "
         )
-        raise TextDataError((text + "labels are %d") % (size, len(characters), len(labels)))
+        raise TextDataError((text + "labels are %d") % (size, len(single), len(labels)))
     learner = _Learner(words)
     merges: list[Pair] = []
     while len(labels) + learner.num_pieces < size:
