@@ -191,9 +191,16 @@ class ConfigText:
             found = [each for each in found if _literal(each.value) is not _UNKNOWN]
         return found[0] if len(found) == 1 else None
 
-    def inside(self, entry: TextEntry, text: str) -> Optional[ast.AST]:
-        """Return the only string within a value that is this text, leaving out dicts with a class of their own."""
-        found = [node for node in _own_strings(entry.value) if node.value == text]
+    def inside(self, entry: TextEntry, text: str, *, is_class: bool = False) -> Optional[ast.AST]:
+        """Return the only string within a value that is this text, leaving out dicts with a class of their own.
+
+        The keys of the value itself are left out, too.
+
+        :param is_class: whether it may be the class of the value itself
+        """
+        own = list(entries(entry.value))
+        parts = [each.value for each in own if is_class or _key(each) != "class"] if own else [entry.value]
+        found = [node for part in parts for node in _own_strings(part) if node.value == text]
         return found[0] if len(found) == 1 else None
 
     def named_inside(self, entry: TextEntry, name: str) -> Optional[TextEntry]:
@@ -335,9 +342,10 @@ def _equal(literal: Any, value: Any) -> bool:
 
 
 def _own_strings(node: ast.AST) -> Iterator[ast.Constant]:
-    """Yield the strings within a node, without those in dicts that have a class and are not the node itself."""
+    """Yield the strings within a node, without those in dicts that have a class."""
+    if any(_key(entry) == "class" for entry in entries(node)):
+        return
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node
     for child in ast.iter_child_nodes(node):
-        if not any(_key(entry) == "class" for entry in entries(child)):
-            yield from _own_strings(child)
+        yield from _own_strings(child)

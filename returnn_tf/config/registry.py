@@ -135,8 +135,9 @@ class Registry(Generic[E]):
         if isinstance(name, str) and name in self._absent:
             return "the %s %r is not available: %s" % (self.what, name, self._absent[name])
         names = self.names()
-        near = nearest_name(name, [*names, *self._entries])
-        hint = did_you_mean(name, names, max_listed=self._max_listed) if near is None else "Did you mean %r?" % near
+        spelled = [*names, *self._entries]
+        near = nearest_name(name, spelled) is not None
+        hint = did_you_mean(name, spelled) if near else did_you_mean(name, names, max_listed=self._max_listed)
         return " ".join(["unknown %s %s. %s" % (self.what, shown(name), hint), *missing_rooms()])
 
     def names(self) -> list[str]:

@@ -54,6 +54,7 @@ LEFT = {
         '["target"] =': '["targte"] =',
     },
     "value that code makes": {'"adam"': '"ad" + "m"'},
+    "class with two nearest names": {'"softmax"': '"con"'},
     "number in a name": {'"n_out": 3': '"n_out": 3, "L3": 0.1'},
 }
 

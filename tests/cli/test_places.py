@@ -45,6 +45,8 @@ CONFIGS = {
     "name among wide letters": NET % '"ä漢字é": {"class": "linear", ⟦"n_outt"⟧: 3, "from": "data", "loss": "as_is"}, ',
     "class of a layer": NET % '"a": {"class": ⟦"liner"⟧, "from": "data", "loss": "as_is"}, ',
     "source": NET % '"a": {"class": "copy", "from": ["data", ⟦"dat"⟧], "loss": "as_is"}, ',
+    "source named like the class": NET % '"a": {"class": "copy", "from": ⟦"copy"⟧, "loss": "as_is"}, ',
+    "sources that are no names": NET % '"a": {"class": "copy", "from": ⟦1⟧, "loss": "as_is"}, ',
     "missing option": NET % '⟦"a"⟧: {"class": "linear", "from": "data", "loss": "as_is"}, ',
     "option of a loss": NET.replace('"ce"', '"ce", "loss_opts": {⟦"focal_los"⟧: 3}') % "",
     "unit": NET % '"a": {"class": "rec", "unit": ⟦"lsmt"⟧, "n_out": 3, "from": "data", "loss": "as_is"}, ',

@@ -45,9 +45,10 @@ _UNKNOWN = re.compile(r"unknown option '([^'\n]+)'")
 _MISSING = re.compile(r"(?:the )?option '([^'\n]+)' is missing")
 _NO_SETTING = re.compile(r" is not a known setting")
 _WRONG_WORD = re.compile(
-    r"(?:\bunknown [\w ]+|\bno [\w ]+) '([^'\n]+)'"
+    r"(?:\b[Uu]nknown [\w ]+|\bno [\w ]+) '([^'\n]+)'"
     r"|'([^'\n]+)' (?:means no|is no|is neither|is not|is unknown|does not|needs the|must be)"
 )
+_KEY = re.compile(r"'(\w+)' ")
 _NAME = re.compile(r"\b[a-zA-Z]\w*_\w+\b")
 
 
@@ -337,6 +338,10 @@ def _wrong_node(text: ConfigText, entry: TextEntry, value: Any, message: str) ->
     word = _wrong_word(text, entry, message)
     if word is not None:
         return word
+    key = _KEY.match(message)
+    if key is not None and isinstance(value, Mapping) and key.group(1) in value:
+        inner = text.option(entry, key.group(1), value)
+        return entry.key if inner is None else inner.value
     for name in _NAME.findall(message) if isinstance(value, Mapping) else ():
         inner = text.option(entry, name, value) if name in value else None
         if inner is not None:
@@ -347,7 +352,8 @@ def _wrong_node(text: ConfigText, entry: TextEntry, value: Any, message: str) ->
 def _wrong_word(text: ConfigText, entry: TextEntry, message: str) -> Optional[ast.AST]:
     """Return the string within a value that a message calls wrong, if there is a single one."""
     for match in _WRONG_WORD.finditer(message):
-        found = text.inside(entry, match.group(1) or match.group(2))
+        is_class = re.match(r"unknown [\w ]*\b(?:class|optimizer) ", match.group()) is not None
+        found = text.inside(entry, match.group(1) or match.group(2), is_class=is_class)
         if found is not None:
             return found
     return None
