@@ -169,9 +169,12 @@ TABLE = {
 }
 
 
+#: Searches with a language model, which train nothing.
+SEARCHES = [name for name in CONFIGS if name.endswith("-lm")]
+
+
 def test_the_index_has_all() -> None:
-    searches = [name for name in CONFIGS if name.endswith("-lm")]
-    assert set(TABLE) == set(CONFIGS) - set(searches)
+    assert set(TABLE) == set(CONFIGS) - set(SEARCHES)
     assert set(SMALL) == {name.partition("/")[0] for name in CONFIGS}
 
 
@@ -185,3 +188,17 @@ def test_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     parameters, length = found["network"]["totals"]["numbers"], int(TABLE[name][1])
     (step,) = (row["step"] for row in found["memory"]["rows"] if row["frames"] == length)
     assert TABLE[name] == ("%.1f M" % (parameters / 1e6), str(length), "%.0f GB" % (step / 2**30))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_real_search(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The search can be planned; its language model has the parameters that the config of the model trains."""
+    recipe, _, config = name.partition("/")
+    monkeypatch.chdir(RECIPES / recipe)
+    found = []
+    for options in ([config + ".config", "++task", "search"], ["lm.config"]):
+        assert main(["check", *options, "--no-data", "--json"]) == 0
+        layers = json.loads(capsys.readouterr().out)["network"]["layers"]
+        found.append({path for layer in layers for path in layer["parameters"].values()})
+    endings = {path.partition("lm_masked/")[2] or path.partition("/rec/lm_")[2] for path in found[0]} - {""}
+    assert endings == found[1]
