@@ -114,10 +114,9 @@ def run_bpe(args: list[str]) -> int:
     contents = [learned.codes, learned.vocabulary, "".join(word + "\n" for word in sorted(words))]
     for path, content in zip(paths, contents):
         _write(path, content.encode("utf8"))
-    options = {"class": "BytePairEncoding", "bpe_file": paths[0], "vocab_file": paths[1]}
+    options: dict[str, Any] = {"class": "BytePairEncoding", "bpe_file": paths[0], "vocab_file": paths[1]}
     if "UNK" not in parsed.labels:
-        unknown = next((label for label in parsed.labels if "unk" in label.lower()), None)
-        options["unknown_label"] = unknown  # type: ignore[assignment]
+        options["unknown_label"] = next((label for label in parsed.labels if "unk" in label.lower()), None)
     vocabulary = _checked(options)
     lengths = sum(len(vocabulary.pieces(word)) * count for word, count in words.items())
     _report(words, options, vocabulary, lengths)
