@@ -146,6 +146,17 @@ def test_other_files(tmp_path, capsys):
     assert places["adam"][0].endswith("places_base.py") and places["adam"][1:] == (2, 3, 13)
 
 
+def test_without_working_directory(tmp_path, monkeypatch, capsys):
+    """The error is shown where the folder in which the program was started is gone."""
+    path, gone = tmp_path / "my.config", tmp_path / "gone"
+    path.write_text(HEAD + "num_epochs = 'x'\n" + NET % "")
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["check", "--no-data", str(path)]) == 2
+    assert "--> %s:4:14\n" % path in capsys.readouterr().err
+
+
 def test_text_at_the_time_of_loading(tmp_path):
     """A file that changes while it runs is shown as it was read."""
     path = tmp_path / "my.config"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -293,7 +292,7 @@ def _user_modules() -> list[tuple[str, Mapping[str, Any]]]:
         path = names.get("__file__")
         if name != CONFIG_MODULE and isinstance(names.get("__builtins__"), dict) and isinstance(path, str):
             if USER_CODE in names["__builtins__"]:
-                found.append((os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path, names))
+                found.append((path, names))
     return found
 
 
