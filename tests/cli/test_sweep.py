@@ -107,6 +107,7 @@ def test_finds_the_best_rate_and_draws_what_matters(folder, capsys):
     assert config["model"] == "sweep/000/network" and config["task"] == "train"
 
 
+@pytest.mark.slow
 def test_one_more_call_trains_no_more_and_more_trials_go_on(folder, capsys):
     assert main(["sweep", "sweep.py"]) == 0
     before = [(trial.params, trial.value) for trial in _trials()]
@@ -121,6 +122,7 @@ def test_one_more_call_trains_no_more_and_more_trials_go_on(folder, capsys):
     assert len(after) == 6 and after[:4] == before
 
 
+@pytest.mark.slow
 def test_prunes_what_is_worse_than_the_median(folder, capsys):
     first = "first = [{'rate': rate, 'units': 8} for rate in (0.01, 0.011, 0.012, 0.013, 1.0)]"
     text = SWEEP.replace("prune = False", first).replace("trials = 4", "trials = 5")
@@ -203,6 +205,7 @@ def test_failed_trainings(folder, capsys, monkeypatch):
     assert "the first 3 trials have failed" in err and "returnn-tf base.config sweep/002/trial.config" in err
 
 
+@pytest.mark.slow
 def test_scores_that_are_not_finite_are_no_results(folder, capsys, monkeypatch):
     monkeypatch.setenv("TEST_TRAINING", "nan")
     assert main(["sweep", "sweep.py"]) == 1
@@ -231,6 +234,7 @@ def test_metric_that_does_not_exist(folder, capsys, monkeypatch):
         ('"network/lstm/n_out":', '"network//n_out":', "no setting 'network//n_out'"),
         ('"network/lstm/n_out":', '"model":', "'model' is set by the sweep itself"),
         ('"learning_rate":', '"learning_rate": object(), "x":', "the value of 'learning_rate' must be numbers, texts"),
+        ("return {", 'return {"learning_rates": {1, 2},', "the value of 'learning_rates' must be numbers, texts"),
         ("return {", "return 5 or {", "returns a dict of settings"),
         ("1e-3, 1.0", "1.0, 1e-3", "sweep.py:8: ValueError"),
         (
@@ -249,6 +253,7 @@ def test_mistakes(old, new, error, folder, capsys):
     assert error in err and "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_other_sweeps_in_the_same_folder(folder, capsys):
     (folder / "sweep.py").write_text(SWEEP.replace("trials = 4", "trials = 1"))
     assert main(["sweep", "sweep.py"]) == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import os
+import shlex
 import sys
 import types
 from collections.abc import Mapping
@@ -84,8 +86,9 @@ class Sweep:
             hint = " Did you mean %r?" % key.replace(head, near, 1) if near not in (None, head) else ""
             raise CommandError("%s: %s has no setting %r, and there is none.%s" % (where, self.config, key, hint))
         try:
+            json.dumps(value)  # it is kept with the trial, too
             same = ast.literal_eval(repr(value)) == value
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError):
             same = False
         if not same:
             raise CommandError(
@@ -142,7 +145,7 @@ def folder_of(sweep: Sweep, number: int) -> str:
 
 def command_of(sweep: Sweep, number: int) -> str:
     """Return the command that trains a trial by itself, or resumes its training."""
-    return "returnn-tf %s %s" % (sweep.config, os.path.join(folder_of(sweep, number), CONFIG))
+    return shlex.join(["returnn-tf", sweep.config, os.path.join(folder_of(sweep, number), CONFIG)])
 
 
 def values_text(overrides: Mapping[str, Any]) -> str:
