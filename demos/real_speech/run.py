@@ -3,7 +3,8 @@
 
     python run.py --quick                       some minutes: only shows that all steps work
     python run.py                               Czech, the Conformer, one seed
-    python run.py --languages cs,nl --encoders conformer,blstm --seeds 3
+    python run.py --corpora cs,nl --encoders conformer,blstm --seeds 3
+    python run.py --corpora ru                  Russian phones: with given times, without times, realigned
 
 Each step is a command of its own, which is printed, so that it can be repeated by hand. Everything goes to the
 directory out/ below the working directory (``--work``, by default where this file is), that of ``--quick`` to
@@ -23,7 +24,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "common"))
 
 from steps import StepFailed, Steps  # noqa: E402
 
-LANGUAGES, ENCODERS = ("cs", "nl"), ("conformer", "blstm")
+CORPORA, ENCODERS = ("cs", "nl", "ru"), ("conformer", "blstm")
 SETS = ("train", "dev", "test")
 FEW = 12
 #: Scales by language model: where to begin; they are to be tuned on dev (``--tune``) with a fully trained model.
@@ -31,23 +32,30 @@ DECODING = {
     "words": ("--lm-scale", "0.8", "--word-score", "1"),
     "labels": ("--lm-scale", "0.4", "--word-score", "0.5"),
 }
+PHONES_CTC = ("--lm-scale", "0.4", "--word-score", "0.5")
+PHONES_HMM = ("--lm-scale", "1", "--prior-scale", "0.5", "--forward-score", "-2")
 
 
-def make_data(steps: Steps, language: str, packages: str, *, few: bool) -> None:
-    """Make the zips of a language that are not there yet, and find the nearest neighbours."""
+def make_dialogue(steps: Steps, language: str, packages: str, *, few: bool) -> None:
+    """Make the data of a language that is not there yet, and find the nearest neighbours."""
     if not all(os.path.exists(steps.out("%s_%s.zip" % (language, name))) for name in SETS):
         options = ["--most", str(FEW)] if few else []
         steps.script("%s: make the corpus" % language, "dialogue.py", packages, "out", "--language", language, *options)
         steps.script("%s: estimate language models" % language, "lm.py", "out/" + language)
+    make_zips(steps, language, packages)
+    if not os.path.exists(steps.out("%s_test_nearest.py" % language)):
+        title = "%s: find the training utterances that sound most alike" % language
+        steps.script(title, "nearest.py", "out/%s_train" % language, "out/%s_test" % language)
+
+
+def make_zips(steps: Steps, language: str, packages: str) -> None:
+    """Make the zips of a corpus that are not there yet."""
     for name in SETS:
         prefix = "out/%s_%s" % (language, name)
         if not os.path.exists(steps.out("%s_%s.zip" % (language, name))):
             files = [prefix + ".tsv", "--audio-root", packages, "--output", prefix + ".zip"]
             options = ["--sample-rate", "16000", "--format", "flac"]
             steps.returnn("%s: zip %s" % (language, name), "data", "oggzip", *files, *options)
-    if not os.path.exists(steps.out("%s_test_nearest.py" % language)):
-        title = "%s: find the training utterances that sound most alike" % language
-        steps.script(title, "nearest.py", "out/%s_train" % language, "out/%s_test" % language)
 
 
 def train(steps: Steps, language: str, encoder: str, seed: int, *, few: bool) -> None:
@@ -66,15 +74,52 @@ def train(steps: Steps, language: str, encoder: str, seed: int, *, few: bool) ->
         steps.returnn(what, "decode", "dialogue.config", *files, *options, environment=environment)
 
 
+def make_phones(steps: Steps, packages: str, *, few: bool) -> None:
+    """Make the data of Russian phones that is not there yet."""
+    if not all(os.path.exists(steps.out("ru_%s.zip" % name)) for name in SETS):
+        steps.script("ru: make the corpus", "russian.py", packages, "out", *(["--most", str(FEW)] if few else []))
+    make_zips(steps, "ru", packages)
+
+
+def train_phones(steps: Steps, seed: int, *, few: bool) -> None:
+    """Train with the given alignments, without any, and with those of the second model; recognise with each."""
+    for kind in ("given", "ctc", "realigned"):
+        environment = {"PHONES": kind, "SEED": str(seed)}
+        title, prefix = "ru, %s, seed %d" % (kind, seed), "out/ru_%s_%d" % (kind, seed)
+        epochs = ["++num_epochs", "1"] if few else []
+        steps.returnn("%s: train" % title, "phones.config", *epochs, environment=environment)
+        options = ["--lm", "out/ru_phones.arpa", "--output", prefix + "_decode_phones.py"]
+        if kind == "ctc":
+            options += PHONES_CTC
+        else:
+            priors = ["++task", "compute_priors", "++output_file", prefix + "_priors.txt"]
+            steps.returnn("%s: priors" % title, "phones.config", *priors, environment=environment)
+            options += ["--topology", "hmm", "--priors", prefix + "_priors.txt", *PHONES_HMM]
+        steps.returnn("%s: search" % title, "decode", "phones.config", *options, environment=environment)
+        if kind == "ctc":
+            for name in SETS:
+                where = {**environment, "ALIGN": name}
+                steps.returnn("%s: align %s" % (title, name), "phones.config", "++task", "forward", environment=where)
+                files = ["%s_alignment_%s.hdf" % (prefix, name), "out/ru_%s_realigned_%d.hdf" % (name, seed)]
+                given = ["--given", "out/ru_%s_given.hdf" % name]
+                steps.script("%s: compare the alignments of %s" % (title, name), "alignments.py", *files, *given)
+
+
 def run(steps: Steps, args: argparse.Namespace) -> None:
     """Run all steps."""
     packages = os.path.relpath(os.path.join(args.work, "out", "packages"), steps.work)
-    for language in args.languages:
-        make_data(steps, language, packages, few=args.quick)
-        for encoder in args.encoders:
-            for seed in range(1, args.seeds + 1):
-                train(steps, language, encoder, seed, few=args.quick)
-        steps.script("%s: count wrong words" % language, "score.py", "out", "--language", language)
+    seeds = range(1, args.seeds + 1)
+    for corpus in args.corpora:
+        if corpus == "ru":
+            make_phones(steps, packages, few=args.quick)
+            for seed in seeds:
+                train_phones(steps, seed, few=args.quick)
+        else:
+            make_dialogue(steps, corpus, packages, few=args.quick)
+            for encoder in args.encoders:
+                for seed in seeds:
+                    train(steps, corpus, encoder, seed, few=args.quick)
+        steps.script("%s: count errors" % corpus, "score.py", "out", "--language", corpus)
 
 
 def main() -> int:
@@ -84,7 +129,7 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", default=HERE, metavar="DIR", help="working directory; results go to DIR/out")
-    for name, known in (("languages", LANGUAGES), ("encoders", ENCODERS)):
+    for name, known in (("corpora", CORPORA), ("encoders", ENCODERS)):
         parser.add_argument("--" + name, default=known[:1], type=some_of(known), help="some of %s" % ",".join(known))
     parser.add_argument("--seeds", default=1, type=int, metavar="N", help="trainings of each (1)")
     parser.add_argument("--quick", action="store_true", help="few utterances, one epoch, in DIR/out/quick")
@@ -93,7 +138,7 @@ def main() -> int:
         parser.error("--seeds: must be at least 1")
     steps = Steps(HERE, os.path.join(args.work, "out", "quick") if args.quick else args.work)
     if args.quick:
-        steps.remove_products(r"(cs|nl)_.*|(cs|nl)\.vocab")
+        steps.remove_products(r"(%s)[_.].*" % "|".join(CORPORA))
     try:
         run(steps, args)
     except StepFailed as failed:

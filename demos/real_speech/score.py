@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts wrong words and characters of all systems whose answers are there, over the seeds of each.
+"""Counts wrong words (of Russian: phones, without pauses) and characters of all systems whose answers are there.
 
     python score.py out --language cs           out/cs_results.json, and a table
 
@@ -24,9 +24,11 @@ SEARCHES = {"ctc_decision": "CTC, best path", "output_decision": "attention"}
 DECODED = {
     "words": "CTC, words of the training set, trigram model",
     "labels": "CTC, model of 8 characters",
+    "phones": "phone model",
 }
+SILENCE = "pau"  # of the Russian phones, which is no word in the other languages
 NEAREST = "the training utterance that sounds most alike"
-MODEL = re.compile(r"(conformer|blstm)_(\d+)")
+MODEL = re.compile(r"(conformer|blstm|given|ctc|realigned)_(\d+)")
 Texts = dict[str, str]  # tag -> words
 
 
@@ -54,9 +56,14 @@ def rates(references: Texts, hypotheses: Mapping[str, object]) -> tuple[float, f
     missing = sorted(set(references) - set(hypotheses))
     if missing:
         raise ValueError("no answer to %d of %d utterances, e.g. %r" % (len(missing), len(references), missing[0]))
-    said = [references[tag] for tag in sorted(references)]
-    found = [str(hypotheses[tag]) for tag in sorted(references)]
+    said = [without_silence(references[tag]) for tag in sorted(references)]
+    found = [without_silence(str(hypotheses[tag])) for tag in sorted(references)]
     return 100 * float(jiwer.wer(said, found)), 100 * float(jiwer.cer(said, found))
+
+
+def without_silence(text: str) -> str:
+    """Return a text without pauses."""
+    return " ".join(word for word in text.split() if word != SILENCE)
 
 
 def systems(folder: str, language: str) -> dict[str, dict[str, Mapping[str, object]]]:
@@ -109,7 +116,7 @@ def main() -> int:
         results[system] = {"wrong words": list(words), "wrong characters": list(characters)}
     with open(os.path.join(args.folder, args.language + "_results.json"), "w", encoding="utf8") as file:
         json.dump(results, file, indent=1)
-    print("| %s, held-out levels | wrong words, %% | wrong characters, %% |\n|---|---|---|" % args.language)
+    print("| %s, test | wrong words, %% | wrong characters, %% |\n|---|---|---|" % args.language)
     for system, values in results.items():
         print("| %s | %s | %s |" % (system, spread(values["wrong words"]), spread(values["wrong characters"])))
     return 0

@@ -14,7 +14,7 @@ from tests.demos.demo_modules import demo_modules
 
 @pytest.fixture(scope="module")
 def demo():
-    names = ("dialogue", "lm", "nearest", "score")
+    names = ("alignments", "dialogue", "lm", "nearest", "russian", "score")
     return SimpleNamespace(**dict(zip(names, demo_modules("real_speech", *names))))
 
 
@@ -83,14 +83,14 @@ def test_sets(demo):
     assert figures["dev"] == {"utterances": 2, "minutes": 0.0, "words": 2, "words not in training": 100.0}
 
 
-def write(path, content):
+def write(path, content, rate=8000):
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, str):
         path.write_text(content, encoding="utf8")
     else:
         import soundfile
 
-        soundfile.write(str(path), content, 8000)
+        soundfile.write(str(path), content, rate)
 
 
 def test_corpus(demo, tmp_path):
@@ -167,6 +167,92 @@ def test_scores(demo, tmp_path):
     assert demo.score.spread(words["blstm: CTC, best path"]) == "16.7 (0.0 - 33.3)"
     with pytest.raises(ValueError, match="no answer to 1 of 2 utterances, e.g. 'y'"):
         demo.score.rates(references, {"x": "jedna"})
+
+
+LAB = "signal ru_0001\nnfields 1\n#\n0.25 125 pau\n0.3 125 pau\n0.5 125 a\n0.55 125 a\n0.7 125 pau\n"
+
+
+def test_labels_with_times(demo):
+    """Pauses in a row are one; equal phones are not."""
+    segments = demo.russian.read_lab(LAB, "x.lab")
+    assert segments == [(0.3, "pau"), (0.5, "a"), (0.55, "a"), (0.7, "pau")]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("0.25 125 pau\n", "x.lab: no line '#'"),
+        ("#\n0.25 pau\n", "x.lab, line 2: '0.25 pau' is not an end, a color and a phone"),
+        ("#\n0.25 125 pau\n\nx 125 a\n", "x.lab, line 4: 'x 125 a' is not"),
+        ("#\n0.25 125 pau\n0.25 125 a\n", "x.lab, line 3: a does not end after"),
+        ("#\n0 125 pau\n", "line 2: pau does not end after"),
+    ],
+)
+def test_damaged_labels(demo, content, message):
+    with pytest.raises(demo.russian.PackageError, match=message):
+        demo.russian.read_lab(content, "x.lab")
+
+
+@pytest.mark.parametrize(
+    "segments, frames, expected",
+    [
+        (
+            [(0.02, "a"), (0.05, "b")],
+            6,
+            [0, 0, 1, 1, 1, 1],
+        ),  # middles at 0, 10, 20, ... ms; behind the end as before it
+        ([(0.015, "a"), (0.05, "b")], 4, [0, 0, 1, 1]),
+        ([(0.01, "a"), (0.018, "b"), (0.05, "a")], 4, [0, 1, 0, 0]),
+        ([(0.011, "a"), (0.018, "b"), (0.05, "a")], 3, [0, 0, 0]),  # b lies between two middles
+    ],
+)
+def test_labels_of_frames(demo, segments, frames, expected):
+    segments = [demo.russian.Segment(*segment) for segment in segments]
+    assert demo.russian.frame_labels(segments, frames, {"a": 0, "b": 1}).tolist() == expected
+
+
+def test_russian_corpus(demo, tmp_path):
+    """All sentences of the package, in one set each."""
+    folder = tmp_path / demo.russian.VOICE
+    for number in range(130):
+        write(folder / "lab" / ("ru_%04d.lab" % number), LAB)
+        write(folder / "wav" / ("ru_%04d.wav" % number), np.zeros(1600 + number), rate=16000)
+    package = demo.russian.Package("festvox-ru", "1", "", str(tmp_path))
+    sentences = demo.russian.read_corpus(package)
+    assert [(s.tag, s.frames) for s in sentences[::129]] == [("ru_0000", 11), ("ru_0129", 11)]
+    sets = demo.russian.split(sentences)
+    assert {name: len(of_set) for name, of_set in sets.items()} == {"train": 6, "dev": 62, "test": 62}
+    assert sorted(s.tag for of_set in sets.values() for s in of_set) == [s.tag for s in sentences]
+    demo.russian.write_set(str(tmp_path / "ru_train"), sets["train"], {"a": 0, "pau": 1}, str(tmp_path))
+    aligned, size = demo.alignments.read(str(tmp_path / "ru_train_given.hdf"))
+    assert size == 2 and {tag: len(labels) for tag, labels in aligned.items()} == {s.tag: 11 for s in sets["train"]}
+    with pytest.raises(demo.russian.PackageError, match="0 labelled sentences"):
+        demo.russian.read_corpus(package._replace(folder=str(tmp_path / "lab")))
+
+
+@pytest.mark.parametrize(
+    "aligned, expected",
+    [
+        ([9, 0, 9, 9, 1, 9], [0, 0, 0, 1, 1, 1]),
+        ([0, 0, 9, 1], [0, 0, 1, 1]),  # half of one frame: to the next phone
+        ([9, 0, 9, 0, 1], [0, 0, 0, 0, 1]),
+        ([9, 9, 2], [2, 2, 2]),
+    ],
+)
+def test_blanks_become_phones(demo, aligned, expected):
+    assert demo.alignments.without_blanks(np.array(aligned, np.int32), 9).tolist() == expected
+
+
+def test_distances_of_alignments(demo):
+    given = np.array([0, 0, 1, 1, 2], np.int32)
+    assert demo.alignments.distances(np.array([0, 1, 1, 1, 2], np.int32), given).tolist() == [1, 0]
+    assert demo.alignments.distances(np.array([0, 1, 1, 1, 1], np.int32), given) is None
+    with pytest.raises(ValueError, match="nothing but blanks"):
+        demo.alignments.without_blanks(np.array([9, 9], np.int32), 9)
+
+
+def test_scores_without_pauses(demo):
+    assert demo.score.rates({"x": "pau a b pau"}, {"x": "a pau b"})[0] == 0
 
 
 def test_decoding_with_characters(demo):
