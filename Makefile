@@ -101,7 +101,7 @@ demo-speech: $(DEMO_PACKAGES)
 	$(PY) demos/speech/run.py
 
 demo-real-speech: $(DEMO_PACKAGES)
-	$(PY) demos/real_speech/run.py --quick
+	$(PY) demos/real_speech/run.py --quick --corpora cs,ru
 
 demo-translation: $(DEMO_PACKAGES)
 	$(PY) demos/translation/run.py

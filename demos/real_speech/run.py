@@ -4,6 +4,7 @@
     python run.py --quick                       some minutes: only shows that all steps work
     python run.py                               Czech, the Conformer, one seed
     python run.py --corpora cs,nl --encoders conformer,blstm --seeds 3
+    python run.py --pretrain                    first on speech of espeak-ng, then on the recordings
     python run.py --corpora ru                  Russian phones: with given times, without times, realigned
 
 Each step is a command of its own, which is printed, so that it can be repeated by hand. Everything goes to the
@@ -58,16 +59,33 @@ def make_zips(steps: Steps, language: str, packages: str) -> None:
             steps.returnn("%s: zip %s" % (language, name), "data", "oggzip", *files, *options)
 
 
-def train(steps: Steps, language: str, encoder: str, seed: int, *, few: bool) -> None:
+def pretrain(steps: Steps, language: str, encoder: str, seed: int, *, few: bool) -> None:
+    """Train a model on synthesised speech as far as it isn't trained yet."""
+    if not os.path.exists(steps.out("%s_synthetic.zip" % language)):
+        copies = ["--copies", "1"] if few else []
+        steps.script("%s: let espeak-ng speak" % language, "synthesise.py", "out", "--language", language, *copies)
+        prefix = "out/%s_synthetic" % language
+        files = [prefix + ".tsv", "--output", prefix + ".zip", "--sample-rate", "16000"]
+        steps.returnn("%s: zip synthetic" % language, "data", "oggzip", *files)
+    environment = {"SPEECH": language, "ENCODER": encoder, "SEED": str(seed), "STAGE": "synthetic"}
+    title = "%s, %s, seed %d: train on synthetic speech" % (language, encoder, seed)
+    steps.returnn(title, "dialogue.config", *(["++num_epochs", "1"] if few else []), environment=environment)
+
+
+def train(steps: Steps, language: str, encoder: str, seed: int, *, pretrained: bool, few: bool) -> None:
     """Train a model as far as it isn't trained yet, and recognise the held-out levels."""
     environment = {"SPEECH": language, "ENCODER": encoder, "SEED": str(seed)}
+    if pretrained:
+        environment["STAGE"] = "pretrained"
+        environment.update({"PRETRAINING_EPOCHS": "1"} if few else {})
     title = "%s, %s, seed %d" % (language, encoder, seed)
     epochs = ["++num_epochs", "1"] if few else []
     steps.returnn("%s: train" % title, "dialogue.config", *epochs, environment=environment)
     steps.returnn("%s: search" % title, "dialogue.config", "++task", "search", environment=environment)
     for kind, options in DECODING.items():
         files = ["--lm", "out/%s_%s.arpa" % (language, kind)]
-        files += ["--output", "out/%s_%s_%d_decode_%s.py" % (language, encoder, seed, kind)]
+        name = "_".join([language, encoder, *(["pretrained"] if pretrained else []), str(seed)])
+        files += ["--output", "out/%s_decode_%s.py" % (name, kind)]
         if kind == "words":
             files += ["--lexicon", "out/%s.words" % language]
         what = "%s: search with a model of %s" % (title, kind)
@@ -118,7 +136,9 @@ def run(steps: Steps, args: argparse.Namespace) -> None:
             make_dialogue(steps, corpus, packages, few=args.quick)
             for encoder in args.encoders:
                 for seed in seeds:
-                    train(steps, corpus, encoder, seed, few=args.quick)
+                    if args.pretrain:
+                        pretrain(steps, corpus, encoder, seed, few=args.quick)
+                    train(steps, corpus, encoder, seed, pretrained=args.pretrain, few=args.quick)
         steps.script("%s: count errors" % corpus, "score.py", "out", "--language", corpus)
 
 
@@ -132,6 +152,7 @@ def main() -> int:
     for name, known in (("corpora", CORPORA), ("encoders", ENCODERS)):
         parser.add_argument("--" + name, default=known[:1], type=some_of(known), help="some of %s" % ",".join(known))
     parser.add_argument("--seeds", default=1, type=int, metavar="N", help="trainings of each (1)")
+    parser.add_argument("--pretrain", action="store_true", help="dialogue: first train on speech of espeak-ng")
     parser.add_argument("--quick", action="store_true", help="few utterances, one epoch, in DIR/out/quick")
     args = parser.parse_args()
     if args.seeds < 1:

@@ -28,7 +28,7 @@ DECODED = {
 }
 SILENCE = "pau"  # of the Russian phones, which is no word in the other languages
 NEAREST = "the training utterance that sounds most alike"
-MODEL = re.compile(r"(conformer|blstm|given|ctc|realigned)_(\d+)")
+MODEL = re.compile(r"((?:conformer|blstm)(?:_pretrained)?|given|ctc|realigned)_(\d+)")
 Texts = dict[str, str]  # tag -> words
 
 
@@ -83,9 +83,9 @@ def systems(folder: str, language: str) -> dict[str, dict[str, Mapping[str, obje
         searched = read_answers(prefix + "_search.py")
         for layer, title in SEARCHES.items():
             texts = searched and {tag: answers[layer] for tag, answers in searched.items()}  # type: ignore[index]
-            add("%s: %s" % (encoder, title), seed, texts)
+            add("%s: %s" % (encoder.replace("_", ", "), title), seed, texts)
         for kind, title in DECODED.items():
-            add("%s: %s" % (encoder, title), seed, read_answers("%s_decode_%s.py" % (prefix, kind)))
+            add("%s: %s" % (encoder.replace("_", ", "), title), seed, read_answers("%s_decode_%s.py" % (prefix, kind)))
     return found
 
 

@@ -14,7 +14,7 @@ from tests.demos.demo_modules import demo_modules
 
 @pytest.fixture(scope="module")
 def demo():
-    names = ("alignments", "dialogue", "lm", "nearest", "russian", "score")
+    names = ("alignments", "dialogue", "lm", "nearest", "run", "russian", "score")
     return SimpleNamespace(**dict(zip(names, demo_modules("real_speech", *names))))
 
 
@@ -253,6 +253,60 @@ def test_distances_of_alignments(demo):
 
 def test_scores_without_pauses(demo):
     assert demo.score.rates({"x": "pau a b pau"}, {"x": "a pau b"})[0] == 0
+
+
+class Steps:
+    """Keeps the commands instead of running them."""
+
+    def __init__(self, folder):
+        self.folder, self.commands = folder, []
+
+    def out(self, name):
+        return str(self.folder / name)
+
+    def script(self, title, *arguments, environment=None):
+        self.commands.append(" ".join(arguments))
+
+    returnn = script
+
+
+def test_data_that_is_there_is_kept(demo, tmp_path):
+    steps = Steps(tmp_path)
+    demo.run.make_phones(steps, "packages", few=False)
+    assert [command.split()[0] for command in steps.commands] == ["russian.py", "data", "data", "data"]
+    for name in demo.run.SETS:
+        (tmp_path / ("ru_%s.zip" % name)).write_bytes(b"")
+    steps.commands.clear()
+    demo.run.make_phones(steps, "packages", few=False)
+    assert steps.commands == []
+    (tmp_path / "ru_dev.zip").unlink()
+    demo.run.make_phones(steps, "packages", few=False)
+    assert len(steps.commands) == 2 and steps.commands[1].startswith("data oggzip out/ru_dev.tsv")
+
+
+@pytest.mark.parametrize("pretrained, name", [(False, "nl_blstm_2"), (True, "nl_blstm_pretrained_2")])
+def test_answers_that_are_scored(demo, tmp_path, pretrained, name):
+    """What a training decodes is written where score.py looks for it."""
+    steps = Steps(tmp_path)
+    demo.run.train(steps, "nl", "blstm", 2, pretrained=pretrained, few=False)
+    decoded = [command.split("--output out/")[1].split()[0] for command in steps.commands if "--output" in command]
+    assert decoded == [name + "_decode_words.py", name + "_decode_labels.py"]
+    (tmp_path / (name + "_model")).mkdir()
+    for file in decoded:
+        (tmp_path / file).write_text("{}")
+    systems = demo.score.systems(str(tmp_path), "nl")
+    assert len(systems) == 2 and all(list(of_seeds) == ["2"] for of_seeds in systems.values())
+
+
+@pytest.mark.parametrize("text, expected", [("cs", ("cs",)), ("ru,cs", ("ru", "cs"))])
+def test_corpora(demo, text, expected):
+    assert demo.run.some_of(demo.run.CORPORA)(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "cs,", "de", "cs nl"])
+def test_unknown_corpora(demo, text):
+    with pytest.raises(demo.run.argparse.ArgumentTypeError, match="is none of cs, nl, ru"):
+        demo.run.some_of(demo.run.CORPORA)(text)
 
 
 def test_decoding_with_characters(demo):

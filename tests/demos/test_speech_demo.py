@@ -17,7 +17,7 @@ needs_espeak = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="esp
 
 @pytest.fixture(scope="module")
 def demo():
-    names = ("sentences", "speak", "score")
+    names = ("sentences", "speak", "espeak", "score")
     return SimpleNamespace(**dict(zip(names, demo_modules("speech", *names))))
 
 
@@ -49,10 +49,10 @@ def test_voices_and_sentences_of_the_sets_are_disjoint(demo, tmp_path, monkeypat
 def test_noise(demo):
     """Has the power that was asked for, and lies around the speech."""
     samples = (8000 * np.sin(np.arange(40000) / 7)).astype(np.int16)
-    utterance = demo.speak.Utterance("x", "x", "en", 150, 50, 12.0, 3)
-    mixed = demo.speak.with_noise(samples, utterance).astype(float)
-    assert len(mixed) > len(samples) + 1000 and np.array_equal(mixed, demo.speak.with_noise(samples, utterance))
-    clean = demo.speak.with_noise(samples, utterance._replace(snr=200.0)).astype(float)
+    utterance = demo.espeak.Utterance("x", "x", "en", 150, 50, 12.0, 3)
+    mixed = demo.espeak.with_noise(samples, utterance).astype(float)
+    assert len(mixed) > len(samples) + 1000 and np.array_equal(mixed, demo.espeak.with_noise(samples, utterance))
+    clean = demo.espeak.with_noise(samples, utterance._replace(snr=200.0)).astype(float)
     measured = 10 * np.log10(np.mean(np.square(samples.astype(float))) / np.mean(np.square(mixed - clean)))
     assert measured == pytest.approx(12.0, abs=0.2)
 
