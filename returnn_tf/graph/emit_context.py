@@ -417,18 +417,26 @@ class EmitContext:
 
     def rounded_matrix(self, name: str) -> Optional[RoundedMatrix]:
         """Return a parameter that is stored as smaller numbers, or None if it is read as floats, as with noise."""
+        variable = self._rounded_variable(name)
+        if variable is None:
+            return None
+        provider, known = self.node.params[name], self.lowering.params.rounded
+        if provider not in known:
+            known[provider] = variable.matrix()
+        return known[provider]
+
+    def has_rounded_matrix(self, name: str) -> bool:
+        """Return whether `rounded_matrix` returns one, without reading it."""
+        return self._rounded_variable(name) is not None
+
+    def _rounded_variable(self, name: str) -> Optional[RoundedVariable]:
         provider = self.node.params[name]
         if not self.node.layer.multiplies_rounded(name):
             return None
         if self.train and (self.node.layer.param_variational_noise or self.node.layer.param_dropout):
             return None
         variable = self.lowering.params.variables.get(provider.name) if isinstance(provider, ParamSpec) else None
-        if not isinstance(variable, RoundedVariable):
-            return None
-        known = self.lowering.params.rounded
-        if provider not in known:
-            known[provider] = variable.matrix()
-        return known[provider]
+        return variable if isinstance(variable, RoundedVariable) else None
 
     def _plain(self, provider: Any) -> Any:
         """Return the value of a parameter, whatever provides it."""

@@ -114,8 +114,8 @@ class LoopFrame:
         self._limit = max_steps(loop, ctx)
         #: In search, every value enters the loop once per hypothesis.
         searches = loop.search is not None and not ctx.train
-        native = searches and not in_portable_ops()
-        lowering = in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam, native=native)
+        self._native = searches and not in_portable_ops()
+        lowering = in_beam(ctx.lowering, ctx.node.deps, loop.beam_size, stays=loop.keeps_beam, native=self._native)
         self._inner = EmitContext(ctx.node, lowering)
         self._inner.lowering.search.in_place = searches
         #: In search, where the number of steps is known: [batch * beam].
@@ -145,7 +145,7 @@ class LoopFrame:
         """Emit the loop and return the number of steps. The collected values become further outputs of the node."""
         loop, limit = self._loop, self._limit
         arrays = [self._unstacked(outer, inner) for outer, inner in loop.slices]
-        read_params(self._inner, self._node.inner)
+        read_params(self._inner, self._node.inner, native=self._native)
         if loop.keeps_beam:  # else values per hypothesis would not have the right size in all of the step
             arrays += self._before_loop()
         search = self._initial_search()

@@ -9,7 +9,9 @@ from returnn_tf.config.errors import LoopError
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.reuse import LayerAsParam
+from returnn_tf.graph.rounded_variable import RoundedVariable
 from returnn_tf.loops.aux_values import PER_SEQUENCE, PerSequence
 from returnn_tf.loops.hypotheses import resize_beam
 from returnn_tf.loops.packed import pack_factors
@@ -25,15 +27,29 @@ def max_steps(loop: LoopPlan, ctx: EmitContext) -> Any:
     return ctx.size(loop.loop_dim) if loop.source_dim is None else ctx.size(loop.source_dim) + 1
 
 
-def read_params(ctx: EmitContext, nodes: Sequence[Node]) -> None:
-    """Read the parameters of layers, including those in inner loops, and prepare them for products in a search."""
+def read_params(ctx: EmitContext, nodes: Sequence[Node], *, native: bool) -> None:
+    """Read the parameters of layers, including those in inner loops, and prepare them for products in a search.
+
+    :param native: whether this is a search by native ops, whose steps are so short that the ops of TensorFlow count.
+        Steps then read variables by themselves, by one op each: a tensor from outside takes three in each step.
+    """
     for node in nodes:
         inner = EmitContext(node, ctx.lowering)
         for name, spec in node.params.items():
-            if not isinstance(spec, LayerAsParam) and inner.rounded_matrix(name) is None:
+            if isinstance(spec, LayerAsParam) or (native and _is_read_as_stored(inner, name)):
+                continue
+            if inner.rounded_matrix(name) is None:
                 inner.param(name)
         pack_factors(inner)
-        read_params(ctx, node.inner)
+        read_params(ctx, node.inner, native=native)
+
+
+def _is_read_as_stored(ctx: EmitContext, name: str) -> bool:
+    """Return whether reading a parameter computes nothing, as its custom function or floats of smaller numbers do."""
+    spec = ctx.node.params[name]
+    if not isinstance(spec, ParamSpec):
+        return False
+    return ctx.has_rounded_matrix(name) or not isinstance(ctx.lowering.params.variables[spec.name], RoundedVariable)
 
 
 def step_array(x: Any, steps: Any) -> Any:

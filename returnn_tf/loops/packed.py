@@ -24,7 +24,7 @@ def pack_factors(ctx: EmitContext) -> None:
         provider = ctx.node.params[name]
         if isinstance(provider, LayerAsParam) or (provider, transposed) in ctx.lowering.search.packed:
             continue
-        if ctx.rounded_matrix(name) is not None:
+        if ctx.has_rounded_matrix(name):
             continue
         w = ctx.param(name)
         if w.dtype == tf.float32 and w.shape.rank == 2 and (w.shape.num_elements() or 0) >= _LEAST_SIZE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -233,6 +233,22 @@ def test_search() -> None:
     found, expected = (net.run(_feed()).layers for net in (int8, floats))
     np.testing.assert_allclose(found["output"].beam_scores, expected["output"].beam_scores, rtol=0.02)
     np.testing.assert_array_equal(found["decision"].value, expected["decision"].value)
+
+
+@pytest.mark.parametrize("quantize", [None, "int8", "bfloat16"])
+def test_search_after_a_change(quantize: Optional[str]) -> None:
+    """Parameters that are assigned between two searches are those of the second one."""
+    changed, again = (Network.from_config(_config(DECODER, quantize), search=True) for _ in range(2))
+    rng = np.random.RandomState(3)
+    first, second = ({name: rng.normal(0, 0.1, p.shape) for name, p in changed.params.items()} for _ in range(2))
+    changed.set_param_values(first)
+    before = changed.run(_feed()).layers["output"].beam_scores
+    changed.set_param_values(second)
+    again.set_param_values(second)
+    found, expected = (net.run(_feed()).layers for net in (changed, again))
+    np.testing.assert_array_equal(found["output"].beam_scores, expected["output"].beam_scores)
+    np.testing.assert_array_equal(found["decision"].value, expected["decision"].value)
+    assert (found["output"].beam_scores != before).all()
 
 
 def test_rounded_once() -> None:
