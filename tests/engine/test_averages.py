@@ -233,6 +233,27 @@ def test_networks_that_change(kind: str, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_average_of_what_is_trained_later_begins_with_it(tmp_path: pathlib.Path) -> None:
+    """In a network of a later epoch, and in a training that is resumed."""
+
+    def get_network(epoch: int) -> dict[str, Any]:
+        return {**LAYERS, "hidden": {**LAYERS["hidden"], "trainable": epoch != 2}}
+
+    given = {**MOVING, "model": str(tmp_path / "net"), "network": None, "learning_rates": [0.05, 0.0, 0.0]}
+    with Engine(config_of(**given, get_network=get_network, num_epochs=3)) as engine:
+        engine.train()
+        average, current = numbers(engine.trainer.averages.values()), numbers(engine.net.trainable_params)
+        np.testing.assert_allclose(average["hidden/W"], current["hidden/W"], rtol=1e-5)
+        initial = engine.net.initial_value(engine.net.plan.params["hidden/W"])
+        assert np.abs(current["hidden/W"] - initial).max() > 1e-2
+    checkpoint.delete(str(tmp_path / "net.003"))
+    given.update(network=LAYERS, num_epochs=3)
+    with Engine(config_of(**given)) as engine:
+        found = numbers(engine.trainer.averages.values())["hidden/W"]
+        np.testing.assert_array_equal(found, numbers(engine.net.trainable_params)["hidden/W"])
+
+
+@pytest.mark.slow
 def test_another_training_begins_with_the_averages(tmp_path: pathlib.Path) -> None:
     train(config_of(**MOVING, num_epochs=1, model=str(tmp_path / "net")))
     average = checkpoint.read(str(tmp_path / "net.001"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Optional
+from typing import Any, Optional
+
+from numpy.typing import NDArray
 
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CheckpointDataError, CheckpointError
@@ -47,12 +49,22 @@ def restore(trainer: StepTrainer, choice: ModelChoice) -> None:
     trainer.net.global_step.assign(checkpoint.step_of(values))
     trainer.restore_kept_states(state, values)
     state = state or trainer.updater.state_of_tf1(values, checkpoint.step_of(values))
-    fresh = checkpoint_params.assign_matching(trainer.state(), state)
+    fresh = restore_state(trainer, state)
     if fresh:
         what = "all of it" if not state else ", ".join(fresh[:5]) + (", ..." if len(fresh) > 5 else "")
         log.write(
             2, "The optimizer state is not in %s and starts from scratch: %s" % (os.path.basename(choice.path), what)
         )
+
+
+def restore_state(trainer: StepTrainer, values: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Set the state of a trainer whose parameters have their values; return the names without a fitting value.
+
+    These stay as they are, but averages begin with their parameters.
+    """
+    left = checkpoint_params.assign_matching(trainer.state(), values)
+    trainer.averages.begin(left)
+    return left
 
 
 class CheckpointManifest:

@@ -15,8 +15,8 @@ from returnn_tf.config.derived import overridden
 from returnn_tf.config.errors import PretrainError
 from returnn_tf.config.settings import Effect, settings_with
 from returnn_tf.config.settings.training import TrainingSettings
-from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints import preload
+from returnn_tf.engine.checkpoints.restoring import restore_state
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.passes.evaluator import Evaluator
 from returnn_tf.engine.passes.step_trainer import StepTrainer
@@ -117,7 +117,7 @@ class CurrentNetwork:
         self.net.config = entry.config
         self.trainer = StepTrainer(self.net, entry.config, self._world)
         self.evaluator = Evaluator(self.net, entry.config)
-        checkpoint_params.assign_matching(self.trainer.state(), state)
+        restore_state(self.trainer, state)
 
     def _carry_state(self, transfer: Transfer, state: dict[str, NDArray[Any]]) -> str:
         """Keep the optimizer state if no parameter is new or has changed; return a text for the log.
@@ -127,7 +127,7 @@ class CurrentNetwork:
         """
         if transfer.fresh or transfer.reset or transfer.grown:
             return "reset"
-        left = checkpoint_params.assign_matching(self.trainer.state(), state)
+        left = restore_state(self.trainer, state)
         return "reset for %s" % ", ".join(left) if left else "kept"
 
     def _carry(self, transfer: Transfer, values: dict[str, NDArray[Any]]) -> None:

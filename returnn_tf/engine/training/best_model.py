@@ -12,6 +12,7 @@ from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.checkpoints import adapters, checkpoint
 from returnn_tf.engine.checkpoints import params as checkpoint_params
 from returnn_tf.engine.checkpoints.model_dir import written_model
+from returnn_tf.engine.checkpoints.restoring import restore_state
 from returnn_tf.engine.checkpoints.selection import find_checkpoints
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.passes.step_trainer import StepTrainer
@@ -86,6 +87,6 @@ def load_best(config: Config, trainer: StepTrainer, best: int, epoch: int) -> No
     stored = adapters.training_values(trainer.net, checkpoint.read(path), checkpoint.read_state(path), path)
     values, state = training_values(*stored)
     checkpoint_params.assign(trainer.net.stored_params, values, source="The checkpoint %s" % path)
-    left = checkpoint_params.assign_matching(trainer.state(), state)
+    left = restore_state(trainer, state)
     lacking = "; the optimizer state is not in it and stays" if left else ""
     log.write(3, "Epoch %d begins with the model of epoch %d, the best one: %s%s" % (epoch, best, path, lacking))

@@ -8,7 +8,7 @@ what only an exact resume needs: ``current/<parameter>``, or ``average/<paramete
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from returnn_tf.config import Config
@@ -67,6 +67,13 @@ class Averages:
         if not self._kept:
             return {}
         return {_UPDATES: self._updates, **{_AVERAGE + name: var for name, var in self._kept.items()}}
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Let some of the averages in `state` be the parameters, which have values since; other names are ignored."""
+        for name in names:
+            if name.startswith(_AVERAGE):
+                of_param = name[len(_AVERAGE) :]
+                self._kept[of_param].assign(self._variables[of_param])
 
     def values(self) -> Values:
         """Return the averages by the names of their parameters; before the first update, these are the parameters."""
