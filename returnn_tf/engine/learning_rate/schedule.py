@@ -113,7 +113,7 @@ class Exponential(Curve):
     warmup: int = option(0, check=at_least(0), help="steps or epochs until the peak")
 
     def at(self, t: int) -> float:
-        """Return ``decay ** ((t - 1 - warmup) / every)`` after the warm-up."""
+        """Return ``decay ** ((t - max(warmup, 1)) / every)`` after the warm-up."""
         if t <= self.warmup:
             return t / self.warmup
         passed = (t - max(self.warmup, 1)) / self.every
