@@ -17,6 +17,8 @@ from returnn_tf.config.registry import Registry
 Layers = dict[str, Any]
 #: A size or number of at least 1.
 Size = Annotated[int, at_least(1)]
+#: A size, or None
+MaybeSize = Annotated[Optional[int], at_least(1)]
 #: A whole number of at least 0.
 Count = Annotated[int, at_least(0)]
 #: Dropout in training.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.blocks.block import Layers, Rate, Share, Size, added, block, check_heads, linear
+from returnn_tf.blocks.block import Layers, MaybeSize, Rate, Share, Size, added, block, check_heads, linear
 from returnn_tf.blocks.transformer import cross_attention, embedded, feed_forward, self_attention
 from returnn_tf.config.errors import OptionError
 
@@ -100,7 +100,7 @@ def transformer_decoder(
     layers: Size = 6,
     dim: Size = 512,
     heads: Size = 8,
-    ff_dim: Optional[int] = None,
+    ff_dim: MaybeSize = None,
     activation: str = "relu",
     positions: bool = True,
     scale_embedding: bool = True,

@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from returnn_tf.blocks.block import (
     Layers,
+    MaybeSize,
     Rate,
     Size,
     Source,
@@ -133,9 +134,9 @@ def conformer(
     layers: Size = 17,
     dim: Size = 512,
     heads: Size = 8,
-    ff_dim: Optional[int] = None,
+    ff_dim: MaybeSize = None,
     kernel: Size = 31,
-    max_distance: Optional[int] = 64,
+    max_distance: MaybeSize = 64,
     norm: str = "batch_norm",
     dropout: Rate = 0.1,
 ) -> Layers:
@@ -206,7 +207,7 @@ def transformer_encoder(
     layers: Size = 6,
     dim: Size = 512,
     heads: Size = 8,
-    ff_dim: Optional[int] = None,
+    ff_dim: MaybeSize = None,
     activation: str = "relu",
     positions: bool = True,
     scale_embedding: bool = True,
