@@ -141,6 +141,12 @@ def test_layers_that_are_trained_beside_adapters() -> None:
     assert trained == {"output/W", "block/output/scale"}
 
 
+def test_what_is_frozen_has_no_adapter() -> None:
+    options = {"lora": {"layers": ["*"], "rank": 1}, "freeze": ["lstm/rec/W_re", "block"]}
+    plan = Network.plan(config_of(fine_tune={"from": "base", **options}), train=True)
+    assert sorted(plan.adapted) == sorted({*ADAPTED} - {"lstm/rec/W_re", "block/filter/W"})
+
+
 def test_other_modes_have_no_adapters() -> None:
     config = config_of(fine_tune={"from": "base", "lora": LORA})
     for mode in ({}, {"search": True}, {"evaluate": True}):
@@ -419,6 +425,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"lora": {"layers": ["output"], "rank": 0}}, "option 'rank' must be at least 1"),
     ({"lora": {"layers": ["output"], "alpha": 0.0}}, "option 'alpha' must be above 0"),
     ({"lora": {"layers": ["output"], "rank": 1}, "train": ["output"]}, "'output' is trained whole, by 'train'"),
+    ({"lora": {"layers": ["out*", "lstm"], "rank": 1}, "freeze": ["lstm"]}, "['layers']: 'lstm' is in 'freeze', too"),
+    ({"lora": {"layers": ["lstm"], "rank": 1}, "train": ["output/b"], "freeze": ["output"]}, "['train']: 'output/b' "
+     "is in 'freeze', too"),
     ({"rates": {"lstn": 2.0}}, "fine_tune['rates']: 'lstn' fits no parameter"),
     ({"rates": {"lstm": 0.0}}, "option 'rates' must be a number above 0"),
     ({"rates": {"lstm": 2.0}, "freeze": ["lstm"]}, "fine_tune['rates']: 'lstm' is frozen"),

@@ -21,6 +21,10 @@ def fine_tune(plan: Plan, given: FineTuning) -> None:
     """
     options = given.options
     trained = [spec for spec in plan.params.values() if spec.trainable]
+    frozen = matching(plan.params.values(), options.freeze, SETTING + "['freeze']")
+    for pattern in options.train:
+        if matching(plan.params.values(), [pattern], SETTING + "['train']") <= frozen:
+            raise SettingError("%s['train']: %r is in 'freeze', too. Remove it from one of them." % (SETTING, pattern))
     kept: set[str] = set()  # trained beside adapters
     for option, patterns in (
         ("['train']", options.train),
@@ -28,9 +32,8 @@ def fine_tune(plan: Plan, given: FineTuning) -> None:
         ("['new_labels']['layers']", [] if given.labels is None else given.labels.layers),
     ):
         kept |= matching(plan.params.values(), patterns, SETTING + option)
-    frozen = matching(plan.params.values(), options.freeze, SETTING + "['freeze']")
     if given.lora is not None:
-        _adapt(plan, given.lora, without=kept)
+        _adapt(plan, given.lora, kept=kept, frozen=frozen)
         frozen |= {spec.name for spec in trained} - kept
     for spec in trained:
         spec.frozen = spec.name in frozen
@@ -62,16 +65,23 @@ def _fits(pattern: str, name: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, pattern + "/*")
 
 
-def _adapt(plan: Plan, lora: Lora, *, without: Collection[str]) -> None:
+def _adapt(plan: Plan, lora: Lora, *, kept: set[str], frozen: set[str]) -> None:
     """Add adapters to the factors of products of some layers.
 
-    :param without: names of parameters that get none, as they are trained themselves
+    :param kept: names of parameters that get none, as they are trained themselves
+    :param frozen: names of parameters that get none, as ``freeze`` has them
     """
+    without = kept | frozen
     where = SETTING + "['lora']"
     factors = _factors(plan)
     for pattern in lora.layers:
         chosen = _factors_of(plan, factors, pattern, where + "['layers']")
-        if all(name in without for name in chosen):
+        if frozen.issuperset(chosen):
+            raise SettingError(
+                "%s['layers']: %r is in 'freeze', too. Remove it from one of them; a matrix with an adapter is frozen "
+                "without 'freeze'." % (where, pattern)
+            )
+        if without.issuperset(chosen):
             raise SettingError(
                 "%s['layers']: %r is trained whole, by 'train', 'new_layers' or 'new_labels'. Remove it from one of "
                 "them." % (where, pattern)
