@@ -101,6 +101,16 @@ def test_checkpoint_to_load(suffix, tmp_path):
     assert _check(tmp_path, GOOD + "preload_from_files = {'a': {'filename': %r, 'init_for_train': True}}\n" % path) == 0
 
 
+@pytest.mark.parametrize("written", ["", "net.001.index", "net.001.step20.index"])
+def test_a_resumed_training_does_not_need_the_checkpoint_to_fine_tune(written, tmp_path, capsys):
+    lines = "model = %r\nfine_tune = {'from': '/no/base.001'}\n" % str(tmp_path / "net")
+    if written:
+        (tmp_path / written).touch()
+    assert _check(tmp_path, GOOD + lines) == (0 if written else 2)
+    assert ("fine_tune['from']: there is no checkpoint /no/base.001" in capsys.readouterr().err) == (not written)
+    assert _check(tmp_path, GOOD + lines + "task = 'eval'\n") == 0
+
+
 def test_notes(tmp_path, capsys):
     """What does not stop the task of the config is a warning."""
     assert _check(tmp_path, GOOD.replace("train =", "_train =") + "search_output_layer = 'decision'\n") == 0

@@ -28,7 +28,7 @@ from returnn_tf.datasets.config import without_auto
 from returnn_tf.engine.checkpoints import preload
 from returnn_tf.engine.checkpoints.checkpoint import strip_suffix
 from returnn_tf.engine.checkpoints.fine_tuning import plan_sources
-from returnn_tf.engine.checkpoints.selection import checkpoint_exists
+from returnn_tf.engine.checkpoints.selection import checkpoint_exists, find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.data.augmented import check_lengths_kept
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
@@ -250,8 +250,9 @@ class ConfigCheck:
         for entry in preload.entries(self.config):
             if self._with_data and not checkpoint_exists(strip_suffix(entry.filename)):
                 raise CommandDataError("%s: there is no checkpoint %r" % (entry.where, entry.filename))
-        given = fine_tuning_of(self.config)
-        if given is not None and self._with_data and self.planned and TaskSettings(self.config).task == "train":
+        given, model = fine_tuning_of(self.config), CheckpointSettings(self.config).model
+        starts = TaskSettings(self.config).task == "train" and not find_checkpoints(model)
+        if given is not None and self._with_data and self.planned and starts and not find_step_checkpoints(model):
             plan_sources(self.planned[0][1], given)
 
     def _datasets(self) -> None:
