@@ -428,6 +428,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"lora": {"layers": ["out*", "lstm"], "rank": 1}, "freeze": ["lstm"]}, "['layers']: 'lstm' is in 'freeze', too"),
     ({"lora": {"layers": ["lstm"], "rank": 1}, "train": ["output/b"], "freeze": ["output"]}, "['train']: 'output/b' "
      "is in 'freeze', too"),
+    ({"new_layers": ["out*"], "new_labels": {"old": {"labels": ["a"]}, "new": {"labels": ["a"]}, "layers": ["output"]}},
+     "['new_labels']['layers']: 'output' is in 'new_layers', too"),
     ({"rates": {"lstn": 2.0}}, "fine_tune['rates']: 'lstn' fits no parameter"),
     ({"rates": {"lstm": 0.0}}, "option 'rates' must be a number above 0"),
     ({"rates": {"lstm": 2.0}, "freeze": ["lstm"]}, "fine_tune['rates']: 'lstm' is frozen"),

@@ -22,16 +22,19 @@ def fine_tune(plan: Plan, given: FineTuning) -> None:
     options = given.options
     trained = [spec for spec in plan.params.values() if spec.trainable]
     frozen = matching(plan.params.values(), options.freeze, SETTING + "['freeze']")
-    for pattern in options.train:
-        if matching(plan.params.values(), [pattern], SETTING + "['train']") <= frozen:
-            raise SettingError("%s['train']: %r is in 'freeze', too. Remove it from one of them." % (SETTING, pattern))
-    kept: set[str] = set()  # trained beside adapters
-    for option, patterns in (
-        ("['train']", options.train),
-        ("['new_layers']", options.new_layers),
-        ("['new_labels']['layers']", [] if given.labels is None else given.labels.layers),
+    new = matching(plan.params.values(), options.new_layers, SETTING + "['new_layers']")
+    kept = set(new)  # trained beside adapters
+    for option, patterns, other, excluded in (
+        ("['train']", options.train, "freeze", frozen),
+        ("['new_labels']['layers']", [] if given.labels is None else given.labels.layers, "new_layers", new),
     ):
-        kept |= matching(plan.params.values(), patterns, SETTING + option)
+        for pattern in patterns:
+            chosen = matching(plan.params.values(), [pattern], SETTING + option)
+            if chosen <= excluded:
+                raise SettingError(
+                    "%s%s: %r is in %r, too. Remove it from one of them." % (SETTING, option, pattern, other)
+                )
+            kept |= chosen
     if given.lora is not None:
         _adapt(plan, given.lora, kept=kept, frozen=frozen)
         frozen |= {spec.name for spec in trained} - kept
