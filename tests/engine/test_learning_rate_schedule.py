@@ -40,6 +40,7 @@ def schedule(name: str, **options: Any) -> Any:
         ("exponential", {"decay": 0.5, "every": 2}, {1: 1.0, 2: math.sqrt(0.5), 3: 0.5, 5: 0.25}),
         ("exponential", {"decay": 0.5, "every": 2, "staircase": True}, {1: 1.0, 2: 1.0, 3: 0.5, 4: 0.5, 5: 0.25}),
         ("exponential", {"decay": 0.5, "warmup": 2}, {1: 0.5, 2: 1.0, 3: 0.5, 4: 0.25}),
+        ("exponential", {"decay": 2.0}, {1: 1.0, 11: 1024.0, 5000: math.inf}),
         ("piecewise", {"factors": {1: 1.0, 10: 0.5, 30: 0}}, {1: 1.0, 9: 1.0, 10: 0.5, 29: 0.5, 30: 0, 99: 0}),
         ("cosine", {"total": 100}, {1: 1.0, 51: 0.5, 76: 0.5 - math.sqrt(0.125), 101: 0.0, 500: 0.0}),
         ("cosine", {"total": 100, "warmup": 0.1, "final": 0.2}, {1: 0.1, 10: 1.0, 101: 0.2}),

@@ -117,7 +117,10 @@ class Exponential(Curve):
         if t <= self.warmup:
             return t / self.warmup
         passed = (t - max(self.warmup, 1)) / self.every
-        return float(self.decay ** (math.floor(passed) if self.staircase else passed))
+        try:
+            return float(self.decay ** (math.floor(passed) if self.staircase else passed))
+        except OverflowError:  # a rise, to find the highest rate; the step refuses this one
+            return math.inf
 
     def last(self) -> tuple[str, int]:
         """Return ten decays after the warm-up."""
