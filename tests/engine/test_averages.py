@@ -185,6 +185,22 @@ def test_exact_resume_within_an_epoch(case: tuple[str, int], tmp_path: pathlib.P
     assert_same(checkpoint.read_state(last), undisturbed[1])
 
 
+@pytest.mark.parametrize("name", ["average", "current"])
+def test_layers_with_the_names_of_prefixes(name: str) -> None:
+    """What optimizers keep of them stays in the state."""
+    layers = {name: LAYERS["hidden"], "output": {**LAYERS["output"], "from": name}}
+    trainer = trainer_of(**MOVING, network=layers)
+    for seed in range(3):
+        trainer.step(feed(seed))
+    state, current = numbers(trainer.state()), numbers(trainer.net.stored_params)
+    found = averages.training_values(*map(numbers, trainer.averages.stored(trainer.net.stored_params, trainer.state())))
+    assert_same(found[0], current)
+    assert_same({key: found[1][key] for key in state}, state)
+    plain = trainer_of(optimizer={"class": "adam"}, network=layers)
+    with pytest.raises(ConfigError, match="net.001 has no averages"):
+        averages.chosen_values(plain.net.stored_params, plain.state(), averages=True, source="net.001")
+
+
 @pytest.mark.slow
 def test_resume_with_another_setting(tmp_path: pathlib.Path) -> None:
     """Training goes on with the current parameters, whatever evaluation had; a new average begins with them."""

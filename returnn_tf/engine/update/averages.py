@@ -71,8 +71,8 @@ class Averages:
     def begin(self, names: Iterable[str]) -> None:
         """Let some of the averages in `state` be the parameters, which have values since; other names are ignored."""
         for name in names:
-            if name.startswith(_AVERAGE):
-                of_param = name[len(_AVERAGE) :]
+            of_param = name[len(_AVERAGE) :]
+            if name.startswith(_AVERAGE) and of_param in self._kept:
                 self._kept[of_param].assign(self._variables[of_param])
 
     def values(self) -> Values:
@@ -134,7 +134,8 @@ class Averages:
         if not self:
             return dict(params), dict(state)
         values = self.values()
-        state = {name: value for name, value in state.items() if not name.startswith(_AVERAGE)}
+        own = {_AVERAGE + name for name in self._kept}
+        state = {name: value for name, value in state.items() if name not in own}
         if not self.replace:
             return dict(params), {**state, **{_AVERAGE + name: value for name, value in values.items()}}
         return {**params, **values}, {**state, **{_CURRENT + name: params[name] for name in values}}
@@ -176,8 +177,8 @@ def training_values(params: Mapping[str, Any], state: Mapping[str, Any]) -> tupl
 
     The state has all averages as ``average/<parameter>``.
     """
-    current = _below(_CURRENT, state)
-    averages = {_AVERAGE + name: params[name] for name in current if name in params}
+    current = _of_params(params, _CURRENT, state)
+    averages = {_AVERAGE + name: params[name] for name in current}
     return {**params, **current}, {**state, **averages}
 
 
@@ -187,7 +188,7 @@ def chosen_values(params: Mapping[str, Any], state: Mapping[str, Any], *, averag
     :param source: the checkpoint, for errors
     :raises ConfigError: it has no averages
     """
-    current, stored = _below(_CURRENT, state), _below(_AVERAGE, state)
+    current, stored = _of_params(params, _CURRENT, state), _of_params(params, _AVERAGE, state)
     if averages and not (current or stored):
         raise RateError(
             "load_average = True, but %s has no averages of parameters. Train with weight_average, e.g. {'decay': "
@@ -196,5 +197,6 @@ def chosen_values(params: Mapping[str, Any], state: Mapping[str, Any], *, averag
     return {**params, **(stored if averages else current)}
 
 
-def _below(prefix: str, state: Mapping[str, Any]) -> Values:
-    return {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
+def _of_params(params: Mapping[str, Any], prefix: str, state: Mapping[str, Any]) -> Values:
+    """Return what a state has of parameters under a prefix, which layers may have as their names, too."""
+    return {name: state[prefix + name] for name in params if prefix + name in state}

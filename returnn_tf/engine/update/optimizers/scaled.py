@@ -62,7 +62,7 @@ class ScaledAdam(Optimizer):
         w -= lr_t max(r, min_rms) m / (sqrt(v) + epsilon) + scale_rate lr_t n / (sqrt(q) + epsilon) w
 
     where m, n are the means of g, h and v, q those of their squares. A parameter that is one number is its own scale:
-    ``w -= scale_rate lr_t m / (sqrt(v) + epsilon)``. Yao et al. 2024, arXiv 2310.11230.
+    ``w -= scale_rate lr_t m / (sqrt(v) + epsilon)``. Yao et al. 2023, arXiv 2310.11230.
     """
 
     beta1: float = option(0.9, help="decay of the means of the gradients", check=decay_rate)
