@@ -197,7 +197,12 @@ def _loss(labels: str, label_smoothing: float) -> Layers:
 
 
 def _loop(name: str, encoder: str, target: str, labels: str, unit: Layers, max_len: tuple[int, int]) -> Layers:
-    """Return the loop over the labels, and the best hypothesis of its search."""
+    """Return the loop over the labels, and the best hypothesis of its search.
+
+    :raises ConfigError: no sequence may have a label
+    """
+    if min(max_len) < 0 or not any(max_len):
+        raise OptionError("max_len must hold numbers of at least 0, one of them above 0, got %s." % (tuple(max_len),))
     return {
         name: {
             "class": "rec", "from": [], "target": labels, "unit": unit,

@@ -37,6 +37,12 @@ from returnn_tf.config import ConfigError
         ("attention_decoder", {"encoder": "e", "num_labels": 5, "append_end": False}, "end must be the label"),
         ("attention_decoder", {"encoder": "e", "num_labels": 5, "dim": 3}, "the maxout takes pairs"),
         ("attention_decoder", {"encoder": "e", "num_labels": 5, "max_len": 3}, "option 'max_len' must be"),
+        ("transformer_decoder", {"encoder": "e", "num_labels": 5, "max_len": (-1, 9)}, r"at least 0, .* got \(-1, 9\)"),
+        (
+            "attention_decoder",
+            {"encoder": "e", "num_labels": 5, "max_len": [0, 0]},
+            r"one of them above 0, got \(0, 0\)",
+        ),
     ],
     ids=str,
 )
