@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Optional
 
 import pytest
 
@@ -33,3 +35,35 @@ def test_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         encoding="utf8"
     )
     assert "(../data.md)" in (tmp_path / "site" / "guide" / "README.md").read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize(
+    "url, link",
+    [
+        ("", "](data.md): "),
+        (None, "](data.md): "),
+        ("https://docs.example/1.2", "](https://docs.example/1.2/data.md): "),  # as mike gives it
+        ("https://docs.example/", "](https://docs.example/data.md): "),
+    ],
+)
+def test_addresses(tmp_path: Path, url: Optional[str], link: str) -> None:
+    """Without an address, the site map of MkDocs has no pages; the links of llms.txt are relative then."""
+    from tools.docs import hook
+
+    maps = [tmp_path / "sitemap.xml", tmp_path / "sitemap.xml.gz"]
+    for path in maps:
+        path.touch()
+    hook.on_post_build(SimpleNamespace(site_dir=tmp_path, site_url=url, site_name="name", site_description="What."))
+    assert [path.exists() for path in maps] == [bool(url)] * 2
+    assert link in (tmp_path / "llms.txt").read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize("version, shown", [(None, {}), ("1.2.3", {"version": {"provider": "mike"}})])
+def test_list_of_versions(monkeypatch: pytest.MonkeyPatch, version: Optional[str], shown: dict[str, object]) -> None:
+    """Only what mike builds has a list of versions beside it."""
+    from tools.docs import hook
+
+    monkeypatch.delenv("MIKE_DOCS_VERSION", raising=False)
+    if version is not None:
+        monkeypatch.setenv("MIKE_DOCS_VERSION", version)
+    assert hook.on_config(SimpleNamespace(extra={})).extra == shown
