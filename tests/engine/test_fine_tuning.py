@@ -312,7 +312,7 @@ def test_load_is_another_start(base: str) -> None:
         (["block", "heads/QKV"], {"block/filter/W", "block/filter/bias", "block/output/scale", "block/output/bias"}
          | {"heads/QKV"}),
     ],
-    ids=str,
+    ids=["layer", "patterns", "block and parameter"],
 )  # fmt: skip
 def test_freezing(patterns: list[str], frozen: set[str], base: str) -> None:
     trainer = trainer_of(base, freeze=patterns)
