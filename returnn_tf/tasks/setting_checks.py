@@ -27,6 +27,7 @@ from returnn_tf.engine.learning_rate.control import given_rates
 from returnn_tf.engine.learning_rate.schedule import highest_factor, schedule_from_config
 from returnn_tf.engine.learning_rate.schemes import scheme_from_config
 from returnn_tf.engine.monitoring.profiling import profile_options
+from returnn_tf.engine.monitoring.tracking import trackers_of
 from returnn_tf.engine.pretrain import options as pretrain_options
 from returnn_tf.engine.training.best_model import best_model_options
 from returnn_tf.engine.training.callbacks import callbacks_of
@@ -62,6 +63,7 @@ _READERS: tuple[Callable[[Config], Any], ...] = (
     cleanup.options_from_config,
     preload.entries,
     profile_options,
+    trackers_of,
     distributed_options,
     cache_options,
     _quantization,

@@ -65,6 +65,13 @@ class LoggingSettings(SettingGroup):
         between_runs=True,
         per_rank=True,
     )
+    trackers: Optional[list[Any]] = setting(
+        None,
+        help='programs that record a training: names, or dicts of options such as {"class": "mlflow", "experiment": '
+        '"a"}; with several processes, rank 0 records',
+        between_runs=True,
+        per_rank=True,
+    )
     tf_session_opts: Optional[dict[str, Any]] = setting(
         None,
         help="older options of TensorFlow sessions; only the numbers of threads are used",

@@ -28,7 +28,9 @@ from returnn_tf.engine.checkpoints.selection import (
 from returnn_tf.engine.support import atomic_files as files
 
 #: Suffixes after the name of the model in temporary names; strict, so as not to match files of other models.
-_TEMPORARY = r"(\.(pretrain\.)?\d+(\.step\d+)?(\.meta)?|\.probe|\.checkpoint|\.lock|\.(status|settings|batches)\.json)?"
+_TEMPORARY = (
+    r"(\.(pretrain\.)?\d+(\.step\d+)?(\.meta)?|\.probe|\.checkpoint|\.lock|\.(status|settings|batches|trackers)\.json)?"
+)
 
 _Key = TypeVar("_Key")
 Values = Mapping[str, NDArray[Any]]

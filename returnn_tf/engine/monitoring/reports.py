@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
+from returnn_tf.config.settings.logging import LoggingSettings
 from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.engine.checkpoints.model_dir import written_model
 from returnn_tf.engine.distributed.world import World
 from returnn_tf.engine.learning_rate.control import LearningRateControl
 from returnn_tf.engine.learning_rate.file import best_epochs
 from returnn_tf.engine.monitoring.loss_watch import LossWatch
 from returnn_tf.engine.monitoring.profiling import Profiler
-from returnn_tf.engine.monitoring.summaries import Summaries
+from returnn_tf.engine.monitoring.summaries import Summaries, values_of_step
+from returnn_tf.engine.monitoring.trackers.base import RunFacts
+from returnn_tf.engine.monitoring.tracking import Tracking, trackers_of
 from returnn_tf.engine.passes.scored_pass import PassResult
 from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.step_result import StepResult
@@ -42,6 +47,9 @@ class Reports:
         self._is_chief = world.is_chief
         if not world.is_chief:
             self.learning_rates.filename, self.summaries, self.profiler = None, Summaries(None), Profiler(None, None)
+        records = world.is_chief and not TaskSettings(config).dry_run
+        self._tracking = Tracking(trackers_of(config) if records else {}, written_model(config))
+        self._tracking.check(LoggingSettings(config).describe_source("trackers"), self.summaries.folder)
 
     def prepare(self) -> None:
         """Check that the files can be written.
@@ -51,9 +59,27 @@ class Reports:
         self.learning_rates.prepare()
         self.summaries.prepare()
 
+    def begin(self, model: str, facts: Mapping[str, Any], *, resumed: bool) -> None:
+        """Begin the runs of the trackers.
+
+        :param model: path prefix of the checkpoints, or ""
+        :param facts: of the run, see `run_settings.facts_of`; empty where no tracker is
+        :param resumed: whether an earlier training is resumed
+        """
+        configs = facts.get("files") or []
+        folder = os.path.abspath(os.path.dirname(model))
+        name = os.path.basename(os.path.splitext(configs[-1])[0] if configs else folder)
+
+        def of_run(previous: str) -> RunFacts:
+            return RunFacts(name, facts["settings"], facts["environment"], self.summaries.folder, previous)
+
+        self._tracking.begin(of_run, resumed=resumed)
+
     def step(self, net: Network, result: StepResult) -> None:
         """Record a step of training."""
         self.summaries.step(result, net.plan.losses)
+        if result.step is not None and result.finite and self._tracking.wants(result.step):
+            self._tracking.step(result.step, values_of_step(result, net.plan.losses))
         if result.learning_rate is not None:
             first, low, high, _ = self._rates or [result.learning_rate] * 4
             self._rates = [first, min(low, result.learning_rate), max(high, result.learning_rate), result.learning_rate]
@@ -102,6 +128,14 @@ class Reports:
         text = best_line(key or "", values, epoch)
         if text:
             log.write(3, text)
+
+    def epoch_done(self, epoch: int) -> None:
+        """Pass all that is known of an epoch, which is trained and evaluated, to the trackers."""
+        self._tracking.epoch(epoch, self.learning_rates.epochs[epoch])
+
+    def ended(self, error: Optional[BaseException]) -> None:
+        """Record the end of training; the error says why it is not finished."""
+        self._tracking.end(error)
 
     def _rates_of_steps(self, rate: float) -> list[str]:
         """Return the rates of the steps, if a schedule or ``dynamic_learning_rate`` changed that of the epoch."""

@@ -82,16 +82,14 @@ class Summaries:
         if self._folder is None or now < self._next_step or not result.finite:
             return
         self._next_step = now + _SECONDS_BETWEEN_STEPS
-        values: dict[str, Any] = {"loss": result.total_loss, "grad_norm": result.grad_norm}
-        scores = Scores(node.name for node in losses if node.loss.use_normalized_loss)
-        scores.add(result)
-        values.update({**scores.scores(), **scores.errors()})
+        values = values_of_step(result, losses)
         if self._objective:
             scales = {node.name: node.scale for node in losses}
             values.update({"objective:%s" % name: value * scales[name] for name, value in result.losses.items()})
         if self._sums:
-            values.update({"sum:%s" % name: value for name, value in scores.sums()["losses"].items()})
-        values["learning_rate"] = result.learning_rate
+            values.update(
+                {"sum:%s" % name: value for name, value in scores_of_step(result, losses).sums()["losses"].items()}
+            )
         with self._switched_off_on_error():
             self._write("train", {"step/%s" % name: value for name, value in values.items()}, result.step or 0)
 
@@ -127,3 +125,23 @@ class Summaries:
             for name, value in values.items():
                 if value is not None:
                     write_scalar(name.replace(":", "/"), value, step)
+
+
+def values_of_step(result: StepResult, losses: Sequence[LossNode]) -> dict[str, Any]:
+    """Return loss, gradient norm, scores and learning rate of a training step; None: not known.
+
+    :param losses: of the network
+    """
+    scores = scores_of_step(result, losses)
+    values: dict[str, Any] = {"loss": result.total_loss, "grad_norm": result.grad_norm}
+    return {**values, **scores.scores(), **scores.errors(), "learning_rate": result.learning_rate}
+
+
+def scores_of_step(result: StepResult, losses: Sequence[LossNode]) -> Scores:
+    """Return the scores of a training step.
+
+    :param losses: of the network
+    """
+    scores = Scores(node.name for node in losses if node.loss.use_normalized_loss)
+    scores.add(result)
+    return scores

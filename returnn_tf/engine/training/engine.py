@@ -83,6 +83,7 @@ class Engine:
                 raise
             finally:
                 self.run.status.ended(error)
+                self.run.reports.ended(error)
                 self.run.close()
         except DataError as exc:
             if kind is None:
@@ -180,6 +181,7 @@ class Engine:
                 results[of_current] = self._evaluated(of_current, epoch, source.batches(epoch))
         if results:
             self.run.reports.evaluated(epoch, results)
+        self.run.reports.epoch_done(epoch)
         return results
 
     def _return_to_best(self, epoch: int) -> None:

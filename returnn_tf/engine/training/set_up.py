@@ -205,13 +205,14 @@ def set_up(
         )  # fmt: skip
         reports.prepare()
         keep(batch_table, config, world)
+        facts = run_settings.facts_of(config, schedule.at(max(last_epoch, 1)).layers) if world.is_chief else {}
         if world.is_chief:
-            layers = schedule.at(max(last_epoch, 1)).layers
-            run_settings.write(written_model(config), run_settings.facts_of(config, layers))
+            run_settings.write(written_model(config), facts)
 
         resume.load(current)
         _warn_of_dumps(resume, current)
         resume.check_ranks(data, current)
+        reports.begin(written_model(config), facts, resumed=resume.epoch > 1 or resume.begun is not None)
         return TrainingRun(
             config, world, callbacks, schedule, resume, last_epoch, data, reports, current, saver, status, boundary,
             resources.pop_all(),

@@ -1,0 +1,1 @@
+"""Programs that record runs, and show and compare them: one registered class each."""
