@@ -83,6 +83,7 @@ class Locator:
         with contextlib.suppress(ConfigError):  # reported elsewhere
             self._networks.append(None if config is None else NetworkSettings(config).network)
         self._texts: dict[str, ConfigText] = {}
+        self._modules: tuple[int, list[tuple[str, Mapping[str, Any]]]] = (0, [])
 
     def locate(self, text: str, network: Optional[Mapping[str, Any]] = None) -> Located:
         """Return what a message is about.
@@ -169,8 +170,16 @@ class Locator:
         """Yield the files of the config, and those that it imports."""
         for path in self._config.sources() if self._config is not None else ():
             yield self._text(path)
-        for path, _ in _user_modules():
+        for path, _ in self._user_modules():
             yield self._text(path)
+
+    def _user_modules(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return path and names of the files that configs have imported; all modules are searched if there are more."""
+        count, found = self._modules
+        if count != len(sys.modules):
+            found = _user_modules()
+            self._modules = (len(sys.modules), found)
+        return found
 
     def _layers(self, path: str, options: Mapping[str, Any]) -> Iterator[tuple[ConfigText, TextEntry]]:
         """Yield the place of a layer, if it is certain."""
@@ -192,7 +201,7 @@ class Locator:
         if entry is not None:
             yield self._text(path), entry, value
             return
-        for path, module in _user_modules():
+        for path, module in self._user_modules():
             entry = self._text(path).setting(name, value) if module.get(name) is value else None
             if entry is not None:
                 yield self._text(path), entry, value
