@@ -88,7 +88,9 @@ def test_left(name, tmp_path, capsys):
     before = path.stat()
     code = main(["check", "--fix", str(path)])
     captured = capsys.readouterr()
-    assert path.stat() == before and os.listdir(tmp_path) == ["my.config"] and "0 names corrected" in captured.out
+    after = path.stat()
+    assert (after.st_ino, after.st_mtime_ns, after.st_mode) == (before.st_ino, before.st_mtime_ns, before.st_mode)
+    assert os.listdir(tmp_path) == ["my.config"] and "0 names corrected" in captured.out
     assert main(["check", str(path)]) == code
     assert capsys.readouterr().err.splitlines()[-1] == captured.err.splitlines()[-1]
 

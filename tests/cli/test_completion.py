@@ -98,6 +98,6 @@ def test_others_have_the_same_words() -> None:
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash"]) == 0
     assert capsys.readouterr().out == bash(collect()) + "\n"
-    assert main(["completion", "bsh"]) == 2
+    assert main(["completion", "bahs"]) == 2
     assert "for which shell: bash, zsh, fish? Did you mean 'bash'?" in capsys.readouterr().err
     assert main(["completion"]) == 2

@@ -62,6 +62,7 @@ def run_page(path: str) -> int:
 
     :raises AssertionError: an output differs from what the page shows
     """
+    os.environ["COLUMNS"] = "120"  # pages are written for this width
     with open(path, encoding="utf8") as file:
         page = file.read()
     namespace: dict[str, Any] = {"__name__": "__main__"}

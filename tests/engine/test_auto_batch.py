@@ -463,7 +463,8 @@ def test_peak_of_steps_on_a_cpu() -> None:
 
     peaks = [memory.peak_of(step(size)) for size in (4000, 2000, 1000)]
     sizes = [float(peak) for peak in peaks if peak is not None]
-    assert sizes[0] > 1.8 * sizes[1] > 3.2 * sizes[2] and sizes[2] >= 4e6
+    # differences, since the peak includes what the process keeps
+    assert sizes[0] - sizes[1] == pytest.approx(2 * (sizes[1] - sizes[2]), rel=0.2) and sizes[2] >= 4e6
 
 
 def test_a_step_without_memory() -> None:

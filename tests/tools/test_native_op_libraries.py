@@ -71,7 +71,11 @@ def test_what_a_config_needs(unit, names, monkeypatch):
     "args, code, message",
     [
         ([], 2, "give one of --native_op, --config; got none"),
-        (["--native_op", "NativeLstm3"], 1, "there is no native op 'NativeLstm3'. Did you mean 'NativeLstm'?"),
+        (
+            ["--native_op", "NativeLstm3"],
+            1,
+            "there is no native op 'NativeLstm3'. Did you mean 'NativeLstm' or 'NativeLstm2'?",
+        ),
         (["--native_op", "lstm", "--verbose", "3"], 2, "Did you mean '--verbosity'?"),
         (["--config", "none.config"], 2, "not found"),
     ],
