@@ -86,7 +86,7 @@ def test_moving_average(
     every: int, accumulated: int, warmup: bool, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fused:
-        monkeypatch.setattr(averages, "_LEAST_SIZE", 0)
+        monkeypatch.setattr(averages, "LEAST_SIZE", 0)
     options = {"decay": 0.7, "warmup": warmup, "every": every}
     trainer = trainer_of(weight_average=options, accum_grad_multiple_step=accumulated)
     assert_same(numbers(trainer.averages.values()), numbers(trainer.net.trainable_params))

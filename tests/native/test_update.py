@@ -69,7 +69,7 @@ def trained(options, dtypes=("float32",)):
 
 @pytest.mark.parametrize("options", OPTIMIZERS, ids=str)
 def test_as_one_by_one(ops, monkeypatch, options):
-    monkeypatch.setattr(base, "_LEAST_SIZE", 0)
+    monkeypatch.setattr(base, "LEAST_SIZE", 0)
     dtypes = ("float32", "float64") if options["class"] == "adam" else ("float32",)
     fused, types = trained(options, dtypes)
     with portable_ops():
@@ -84,7 +84,7 @@ def test_own_rule_of_a_subclass_is_not_replaced(ops, monkeypatch):
         def update(self, grad, var, slots, hyper):
             var.assign_add(grad)
 
-    monkeypatch.setattr(base, "_LEAST_SIZE", 0)
+    monkeypatch.setattr(base, "LEAST_SIZE", 0)
     optimizer, var = Backwards(), tf.Variable(1.0)
     optimizer.build({"w": var}, "all")
     optimizer.apply([("w", tf.constant(2.0), var)], 0.1)
@@ -106,7 +106,7 @@ def test_what_was_read_before_keeps_its_value(ops):
 
 
 def test_norm(ops, monkeypatch):
-    monkeypatch.setattr(gradients, "_LEAST_SIZE", 0)
+    monkeypatch.setattr(gradients, "LEAST_SIZE", 0)
     grads = [tf.constant([3.0, 0.0]), tf.constant([[4.0]]), tf.zeros([0])]
     assert gradients.fused_global_norm(grads).numpy() == 5 == gradients.global_norm(grads).numpy()
     for bad in (float("nan"), float("inf")):

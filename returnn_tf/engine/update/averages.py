@@ -17,14 +17,12 @@ from returnn_tf.config.options import from_options
 from returnn_tf.config.settings.update import BOTH, CURRENT, UpdateSettings, WeightAverage
 from returnn_tf.engine.update.updater import Updater
 from returnn_tf.logging.log import log
-from returnn_tf.native.fused.update import AverageRule, native_update, update_ops
+from returnn_tf.native.fused.update import LEAST_SIZE, AverageRule, native_update, update_ops
 from returnn_tf.util.lazy_tf import tf
 
 _CURRENT, _AVERAGE = "current/", "average/"
 _UPDATES = "weight_average/updates"
 _WARM_UP = 9.0
-# Entries of all parameters below which a network is so small that compiling the op takes longer than it ever saves.
-_LEAST_SIZE = 200_000
 
 Values = dict[str, Any]
 
@@ -101,7 +99,7 @@ class Averages:
             decay = tf.minimum(decay, done / (done + _WARM_UP))
         rate = 1.0 - tf.where(done > 0.0, decay, tf.zeros_like(decay))  # the first one copies what was loaded since
         large = [name for name, var in self._kept.items() if var.dtype == tf.float32]
-        ops = update_ops() if sum(self._kept[name].shape.num_elements() for name in large) >= _LEAST_SIZE else None
+        ops = update_ops() if sum(self._kept[name].shape.num_elements() for name in large) >= LEAST_SIZE else None
         if ops is not None:
             values = [self._variables[name].read_value() for name in large]
             native_update(ops, AverageRule(rate), [self._kept[name] for name in large], [[] for _ in large], values)

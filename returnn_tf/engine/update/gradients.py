@@ -9,11 +9,8 @@ from typing import Any, Optional
 
 from returnn_tf.engine.update.options import UpdateOptions
 from returnn_tf.native.dispatch import form
-from returnn_tf.native.fused.update import native_global_norm, update_ops
+from returnn_tf.native.fused.update import LEAST_SIZE, native_global_norm, update_ops
 from returnn_tf.util.lazy_tf import tf
-
-# Entries of all gradients below which a network is so small that compiling the op takes longer than it ever saves.
-_LEAST_SIZE = 200_000
 
 
 @dataclass
@@ -49,7 +46,7 @@ def global_norm(grads: Sequence[Any]) -> Any:
 
 def _is_large(grads: Sequence[Any]) -> bool:
     size = sum(grad.shape.num_elements() or 0 for grad in grads)
-    return size >= _LEAST_SIZE and all(grad.dtype == tf.float32 for grad in grads)
+    return size >= LEAST_SIZE and all(grad.dtype == tf.float32 for grad in grads)
 
 
 @form(native_global_norm, where=lambda grads: grads and _is_large(grads) and update_ops())

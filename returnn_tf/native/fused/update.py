@@ -14,6 +14,9 @@ from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.util.lazy_tf import tf
 
+#: Entries of all parameters below which a network is so small that compiling the ops takes longer than it ever saves.
+LEAST_SIZE = 200_000
+
 Arrays = list[NDArray[Any]]
 
 

@@ -15,15 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
-from returnn_tf.native.fused.update import UpdateRule, native_update, update_ops
+from returnn_tf.native.fused.update import LEAST_SIZE, UpdateRule, native_update, update_ops
 from returnn_tf.util.lazy_tf import tf
 
 # The epsilon of the optimizers that RETURNN has, unless ``optimizer_epsilon`` or the optimizer dict sets it; the others
 # have that of their paper.
 DEFAULT_EPSILON = 1e-16
-
-# Entries of all parameters below which a network is so small that compiling the op takes longer than it ever saves.
-_LEAST_SIZE = 200_000
 
 
 @dataclass(frozen=True)
@@ -202,7 +199,7 @@ class Optimizer:
     def _apply_fused(self, grads: Sequence[tuple[str, Any, Any]], by_dtype: dict[Any, dict[str, Any]]) -> set[str]:
         """Emit one op for all parameters if a native one can update them; return their names, or no names."""
         grads = [entry for entry in grads if self.fused_for(tuple(entry[2].shape))]
-        small = sum(var.shape.num_elements() for _, _, var in grads) < _LEAST_SIZE
+        small = sum(var.shape.num_elements() for _, _, var in grads) < LEAST_SIZE
         if not grads or small or type(self).update is not type(self).fused_replaces:
             return set()
         rule = self.fused(by_dtype[tf.float32])
