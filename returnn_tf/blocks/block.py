@@ -92,6 +92,15 @@ def linear(source: Source, n_out: int, **options: Any) -> Layers:
     return {"class": "linear", "activation": None, "n_out": n_out, "from": source, **options}
 
 
+def expect_labels(num_labels: int, function: str, name: str, target: str) -> Layers:
+    """Return the option of ``reinterpret_data`` that refuses a target with another number of labels.
+
+    :param function: the block
+    :param name: of its output
+    """
+    return {"expect_sparse_dim": (num_labels, "num_labels of blocks.%s(%r) for target %r" % (function, name, target))}
+
+
 def dropped(source: str, rate: float) -> Layers:
     """Return a layer that drops each entry by itself."""
     return {"class": "dropout", "dropout": rate, "dropout_noise_shape": {"*": None}, "from": source}

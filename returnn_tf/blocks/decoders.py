@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from returnn_tf.blocks.block import Layers, MaybeSize, Rate, Share, Size, added, block, check_heads, linear
+from returnn_tf.blocks.block import (
+    Layers,
+    MaybeSize,
+    Rate,
+    Share,
+    Size,
+    added,
+    block,
+    check_heads,
+    expect_labels,
+    linear,
+)
 from returnn_tf.blocks.transformer import cross_attention, embedded, feed_forward, self_attention
 from returnn_tf.config.errors import OptionError
 
@@ -54,7 +65,7 @@ def attention_decoder(
     """
     if dim % 2:
         raise OptionError("dim is %d, but the maxout takes pairs. Give an even number." % dim)
-    net, labels = _labels(name, target, num_labels, end, append_end)
+    net, labels = _labels(name, "attention_decoder", target, num_labels, end, append_end)
     plain: Layers = {"with_bias": False}
     net[name + "_keys"] = linear(encoder, attention_dim)
     unit = _choice(labels, num_labels if end is None else end, start, beam_size)
@@ -136,7 +147,7 @@ def transformer_decoder(
     :param init: initialiser of all matrices
     """
     check_heads(dim, heads)
-    net, labels = _labels(name, target, num_labels, end, append_end)
+    net, labels = _labels(name, "transformer_decoder", target, num_labels, end, append_end)
     unit = _choice(labels, num_labels if end is None else end, start, beam_size)
     common: Layers = {"dim": dim, "dropout": dropout, "init": init}
     inner: Layers = {"ff_dim": ff_dim or 4 * dim, "activation": activation}
@@ -154,30 +165,35 @@ def transformer_decoder(
     return {**net, **_loop(name, encoder, target, labels, unit, max_len)}
 
 
-def _labels(name: str, target: str, num_labels: int, end: Optional[int], append_end: bool) -> tuple[Layers, str]:
+def _labels(
+    name: str, function: str, target: str, num_labels: int, end: Optional[int], append_end: bool
+) -> tuple[Layers, str]:
     """Return the layers that put the end behind the labels, and the data key of the result.
 
+    :param function: the block
     :raises ConfigError: the end is no label, or is to be among the labels already but unknown
     """
-    if end is None:
-        if not append_end:
-            raise OptionError("append_end is False, so end must be the label with which the sequences end.")
-        extended = {"class": "postfix_in_time", "postfix": num_labels, "from": "data:" + target}
-        key = name + "_labels"
-        return {
-            name + "_labels_end": extended,
-            key: {
-                "class": "reinterpret_data", "set_sparse_dim": num_labels + 1, "from": name + "_labels_end",
-                "register_as_extern_data": key,
-            },
-        }, key  # fmt: skip
-    if not 0 <= end < num_labels:
+    if end is None and not append_end:
+        raise OptionError("append_end is False, so end must be the label with which the sequences end.")
+    if end is not None and not 0 <= end < num_labels:
         raise OptionError("end is %d, but the labels are 0 to %d." % (end, num_labels - 1))
-    if not append_end:
-        return {}, target
     key = name + "_labels"
-    layer = {"class": "postfix_in_time", "postfix": end, "from": "data:" + target, "register_as_extern_data": key}
-    return {key: layer}, key
+    net: Layers = {}
+    source = "data:" + target
+    if append_end:
+        source = name + "_labels_end"
+        net[source] = {
+            "class": "postfix_in_time",
+            "postfix": num_labels if end is None else end,
+            "from": "data:" + target,
+        }
+    net[key] = {
+        "class": "reinterpret_data", "from": source, "register_as_extern_data": key,
+        **expect_labels(num_labels, function, name, target),
+    }  # fmt: skip
+    if end is None:
+        net[key]["set_sparse_dim"] = num_labels + 1
+    return net, key
 
 
 def _choice(labels: str, end: int, start: Optional[int], beam_size: int) -> Layers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from returnn_tf.blocks.block import Layers, Rate, Size, Source, Weight, block, linear, per_sequence
+from returnn_tf.blocks.block import Layers, Rate, Size, Source, Weight, block, expect_labels, linear, per_sequence
 
 
 @block
@@ -114,7 +114,10 @@ def transducer(
     }  # fmt: skip
     return {
         p + "joint_encoder": linear(encoder, joint_dim),
-        p + "with_blank": {"class": "reinterpret_data", "set_sparse_dim": num_labels + 1, "from": "data:" + target},
+        p + "with_blank": {
+            "class": "reinterpret_data", "set_sparse_dim": num_labels + 1, "from": "data:" + target,
+            **expect_labels(num_labels, "transducer", name, target),
+        },
         p + "with_start": {"class": "prefix_in_time", "prefix": blank, "from": p + "with_blank"},
         **history(p + "with_start", p),
         p + "joint_history": of_history(p + "history"),

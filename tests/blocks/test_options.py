@@ -11,7 +11,8 @@ import pytest
 from returnn_tf import blocks
 from returnn_tf.blocks.block import options_of
 from returnn_tf.cli.main import main
-from returnn_tf.config import ConfigError
+from returnn_tf.compiler.plan_config import plan_from_config
+from returnn_tf.config import Config, ConfigError
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,27 @@ from returnn_tf.config import ConfigError
 def test_mistakes(name: str, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         getattr(blocks, name)("enc", **options)
+
+
+@pytest.mark.parametrize("labels", [11, 13])
+@pytest.mark.parametrize("name, options", [
+    ("attention_decoder", {}), ("attention_decoder", {"end": 0, "append_end": False}), ("transducer", {}),
+    ("transformer_decoder", {"end": 0}), ("transformer_decoder", {"end": 3, "append_end": False}),
+], ids=str)  # fmt: skip
+def test_another_number_of_labels_than_the_target(name: str, options: Any, labels: int) -> None:
+    """The plan is refused: the labels that a block counts are those of its target."""
+    front = {"enc": {"class": "copy", "from": "data"}}
+    extern_data = {"data": {"dim": 8}, "classes": {"dim": 12, "sparse": True}}
+    settings = {"extern_data": extern_data, "behavior_version": 21}
+
+    def planned(num_labels: int) -> None:
+        net = getattr(blocks, name)("output", encoder="enc", num_labels=num_labels, **options)
+        plan_from_config(Config({**settings, "network": {**front, **net}}), train=True)
+
+    planned(12)
+    message = r"num_labels of blocks.%s\('output'\) for target 'classes' is %d, but the source has 12 labels. Give 12."
+    with pytest.raises(ConfigError, match=message % (name, labels)):
+        planned(labels)
 
 
 @pytest.mark.parametrize("args", [(), (3,), ("",), ("a/b",), ("data:x",), ("enc", "data"), ({},)], ids=str)

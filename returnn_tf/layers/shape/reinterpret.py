@@ -64,10 +64,14 @@ class ReinterpretDataLayer(ConcatInputLayer, Planned[ReinterpretDataPlan]):
     set_sparse: Optional[bool] = option(None, help="whether the entries are label indices")
     set_sparse_dim: Union[None, int, str, Dim] = option("unset", help="number or dim of the labels; None: dense")
     increase_sparse_dim: Optional[int] = option(None, help="number of labels to add")
+    expect_sparse_dim: Optional[tuple[int, str]] = option(
+        None, help="(number, text): how many labels the source must have, and what says so, for the error"
+    )
 
     def template(self, ctx: PlanContext) -> ReinterpretDataPlan:
         """Infer the output: the changes in the order of the options."""
         source = data = self.input_template(ctx)
+        self._check_labels(ctx, source)
         perm = list(range(data.rank))
         renamed: list[tuple[Dim, Dim]] = []
         if self.enforce_batch_major:
@@ -85,6 +89,20 @@ class ReinterpretDataLayer(ConcatInputLayer, Planned[ReinterpretDataPlan]):
         if source.sparse and not data.sparse:
             data = data.replace(vocab=None)
         return ReinterpretDataPlan(data, perm, renamed)
+
+    def _check_labels(self, ctx: PlanContext, source: Data) -> None:
+        """Check the number of labels of the source, if one is expected.
+
+        :raises ConfigError: it has another one, or none
+        """
+        if self.expect_sparse_dim is None:
+            return
+        number, text = self.expect_sparse_dim
+        found = source.sparse_dim
+        if found is None:
+            raise ctx.error("%s is %d, but the source has no labels, it is %s." % (text, number, source))
+        if found.size is not None and found.size != number:
+            raise ctx.error("%s is %d, but the source has %d labels. Give %d." % (text, number, *2 * (found.size,)))
 
     def _switch(self, ctx: PlanContext, data: Data) -> Data:
         axes = ctx.axes(data, self.switch_axes)
