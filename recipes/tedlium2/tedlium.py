@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from returnn_tf import blocks
+
 NUM_FEATURES = 80
 NUM_LABELS = 1000  # pieces, <unk>, <s> and </s>
 END = 2  # </s>
@@ -36,19 +38,11 @@ PART = os.environ.get("PART", "dev")
 SEARCH = utterances(PART, seq_ordering="sorted")
 
 
-def language_model(source: str, prefix: str = "") -> dict[str, Any]:
-    """Return the layers of the language model: LSTMs over the labels so far; ``<prefix>output`` has the probabilities.
+def language_model(source: str, **options: Any) -> dict[str, Any]:
+    """Return the layers of the language model, LSTMs over the labels so far; ``output`` has the probabilities.
 
     :param source: layer with the label before
+    :param options: ``target`` in training, ``num_labels`` in a search
     """
-    embedding = prefix + "embedding"
-    layers: dict[str, Any] = {
-        embedding: {"class": "linear", "activation": None, "with_bias": False, "n_out": LM_EMBEDDING, "from": source},
-    }
-    last = embedding
-    for i in range(1, LM_LAYERS + 1):
-        name = "%slstm_%d" % (prefix, i)
-        layers[name] = {"class": "rec", "unit": "nativelstm2", "n_out": LM_DIM, "dropout": 0.2, "from": last}
-        last = name
-    layers[prefix + "output"] = {"class": "softmax", "n_out": NUM_LABELS, "dropout": 0.2, "from": last}
-    return layers
+    sizes = {"layers": LM_LAYERS, "dim": LM_DIM, "embedding_dim": LM_EMBEDDING}
+    return blocks.lstm_language_model("output", source=source, dropout=0.2, **sizes, **options)

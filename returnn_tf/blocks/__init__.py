@@ -16,6 +16,7 @@ from returnn_tf.blocks.block import BLOCKS
 from returnn_tf.blocks.decoders import attention_decoder, transformer_decoder
 from returnn_tf.blocks.encoders import blstm, conformer, transformer_encoder, vgg
 from returnn_tf.blocks.frames import ctc, transducer
+from returnn_tf.blocks.language_models import lstm_language_model, transformer_language_model
 
 __all__ = [
     "BLOCKS",
@@ -23,8 +24,10 @@ __all__ = [
     "blstm",
     "conformer",
     "ctc",
+    "lstm_language_model",
     "transducer",
     "transformer_decoder",
     "transformer_encoder",
+    "transformer_language_model",
     "vgg",
 ]

@@ -249,6 +249,61 @@ def test_a_sequence_alone(name: str, options: Any) -> None:
         np.testing.assert_allclose(together[row, : len(alone)], alone, rtol=1e-4, atol=1e-5)
 
 
+LANGUAGE_MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("lstm_language_model", {"layers": 2, "dim": 4, "embedding_dim": 3}),
+    ("lstm_language_model", {"layers": 1, "dim": 4, "dropout": 0.2, "unit": "lstm"}),
+    ("transformer_language_model", {"layers": 2, "dim": 4, "heads": 2}),
+    ("transformer_language_model", {"layers": 1, "dim": 4, "heads": 1, "ff_dim": 3, "positions": False}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name,options", LANGUAGE_MODELS, ids=str)
+def test_a_language_model_trains_and_scores_hypotheses(name: str, options: Any) -> None:
+    """Training lowers the loss; in the loop of a search, the same parameters give the same scores."""
+    make = getattr(blocks, name)
+    labels = {"dim": 5, "sparse": True}
+    settings = {"extern_data": {"delayed": labels, "classes": labels}, "behavior_version": 21}
+    network = make("output", source="data:delayed", target="classes", **options)
+    config = Config({**settings, "network": network, "learning_rate": 0.03, "optimizer": {"class": "adam"}})
+    net = Network.from_config(config, train=True)
+    before = net.get_param_values()
+    rng = np.random.default_rng(3)
+    text = rng.integers(1, 5, (3, 6)).astype("int32")
+    delayed = np.concatenate([np.zeros((3, 1), "int32"), text[:, :-1]], axis=1)
+    sizes = {"classes/size0": np.array([6, 4, 5], "int32"), "delayed/size0": np.array([6, 4, 5], "int32")}
+    trainer = StepTrainer(net, config)
+    losses = [trainer.step({"delayed": delayed, "classes": text, **sizes}).total_loss for _ in range(6)]
+    after = net.get_param_values()
+    assert [path for path in net.trainable_params if np.array_equal(before[path], after[path])] == []
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+
+    inner = make("output", source="data", num_labels=5, **options)
+    unit = {
+        "lm": {"class": "subnetwork", "from": "prev:output", "subnetwork": inner},
+        "output": {
+            "class": "choice", "target": "classes", "beam_size": 3, "from": "lm", "initial_output": 0,
+            "length_normalization": False,
+        },
+        "end": {"class": "compare", "value": 0, "from": "output"},
+    }  # fmt: skip
+    loop = {
+        "output": {"class": "rec", "from": [], "target": "classes", "max_seq_len": 5, "unit": unit},
+        "decision": {"class": "decide", "from": "output", "loss": "edit_distance", "target": "classes"},
+    }
+    search = Network.from_config(Config({**settings, "network": loop}), search=True)
+    search.set_param_values({"output/rec/lm/" + path: value for path, value in after.items()})
+    decision = search.run({"classes": text, **sizes}).layers["decision"]
+    scorer = Network.from_config(config)
+    scorer.set_param_values(after)
+    for found, length, score in zip(decision.value, decision.sizes[1], np.reshape(decision.beam_scores, (-1,))):
+        words = [0, *found[:length], 0][: 5 + 1]  # the loop ends after 5 labels
+        given = {"delayed": np.array([words[:-1]], "int32"), "delayed/size0": np.array([len(words) - 1], "int32")}
+        given.update({"classes": np.array([words[1:]], "int32"), "classes/size0": given["delayed/size0"]})
+        probs = scorer.run(given).layers["output"].value[0]
+        np.testing.assert_allclose(np.log(probs[np.arange(len(words) - 1), words[1:]]).sum(), score, rtol=1e-4)
+
+
 #: Millions of parameters of the defaults, from what the papers say.
 PAPERS: dict[str, tuple[Any, float]] = {
     # 118.8 of the large transducer, without subsampling (7.6), positions (4.5) and decoder (3.7)
@@ -306,3 +361,6 @@ def test_plain_data() -> None:
     for name, options in VARIANTS:
         net = whole(name, **options)
         assert pickle.loads(pickle.dumps(net)) == net == eval(repr(net)) == whole(name, **options)
+    for name, options in LANGUAGE_MODELS:
+        net = getattr(blocks, name)("lm", source="data", num_labels=5, **options)
+        assert pickle.loads(pickle.dumps(net)) == net == eval(repr(net))

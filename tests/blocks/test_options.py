@@ -44,6 +44,17 @@ from returnn_tf.config import Config, ConfigError
             {"encoder": "e", "num_labels": 5, "max_len": [0, 0]},
             r"one of them above 0, got \(0, 0\)",
         ),
+        (
+            "lstm_language_model",
+            {"source": "data"},
+            r"language_model\('enc'\): give either target, to train it, or num_lab",
+        ),
+        ("transformer_language_model", {"source": "data", "target": "t", "num_labels": 5}, "give either target, .* or"),
+        (
+            "transformer_language_model",
+            {"source": "d", "num_labels": 5, "heads": 3},
+            "512, which is not divisible by h",
+        ),
     ],
     ids=str,
 )

@@ -200,5 +200,5 @@ def test_real_search(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         assert main(["check", *options, "--no-data", "--json"]) == 0
         layers = json.loads(capsys.readouterr().out)["network"]["layers"]
         found.append({path for layer in layers for path in layer["parameters"].values()})
-    endings = {path.partition("lm_masked/")[2] or path.partition("/rec/lm_")[2] for path in found[0]} - {""}
+    endings = {path.partition("lm_masked/")[2] or path.partition("/rec/lm/")[2] for path in found[0]} - {""}
     assert endings == found[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -55,13 +56,23 @@ def _page(name: str, function: Callable[..., Any]) -> tuple[str, str]:
 def _example(name: str) -> tuple[list[str], Config]:
     """Return calls of a small network with a block, and its config."""
     infos = options_of(BLOCKS[name])
-    given = ['"encoder"'] if "encoder" not in infos and name != "ctc" else ['"output"']
-    given += ["layers=1"] if "layers" in infos else []
-    given += ['encoder="encoder"'] if "encoder" in infos else ['source="encoder"'] if name == "ctc" else []
-    given += ["num_labels=%d" % _NUM_LABELS] if "num_labels" in infos else []
-    own = "%s(%s)" % (name, ", ".join(given))
-    is_output = given[0] == '"output"'
-    calls = ['blstm("encoder", layers=1)', own] if is_output else [own, 'ctc("output", source="encoder")']
+    size = {"layers": 1} if "layers" in infos else {}
+    encoder = _call("blstm", "encoder", layers=1)
+    if "encoder" in infos:
+        calls = [encoder, _call(name, "output", **size, encoder="encoder", num_labels=_NUM_LABELS)]
+    elif "num_labels" in infos:
+        calls = [_call(name, "output", **size, source="data:delayed", target="classes")]
+    elif "target" in infos:
+        calls = [encoder, _call(name, "output", source="encoder")]
+    else:
+        calls = [_call(name, "encoder", **size), _call("ctc", "output", source="encoder")]
     network = {key: layer for call in calls for key, layer in eval(call, vars(blocks).copy()).items()}
-    extern_data = {"data": {"dim": 80}, "classes": {"dim": _NUM_LABELS, "sparse": True}}
+    labels = {"dim": _NUM_LABELS, "sparse": True}
+    extern_data = {"data": {"dim": 80}, "classes": labels, "delayed": labels}
     return calls, Config({"extern_data": extern_data, "network": network, "behavior_version": 21})
+
+
+def _call(name: str, output: str, **options: Any) -> str:
+    """Return the call of a block as code."""
+    given = ["%s=%s" % (key, json.dumps(value)) for key, value in options.items()]
+    return "%s(%s)" % (name, ", ".join([json.dumps(output), *given]))
