@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
+import struct
+import subprocess
 
 import numpy as np
 import pytest
@@ -210,3 +213,137 @@ def test_both_search_label_by_label(c_decoder, cpp_decoder, tmp_path, limit, cou
         assert {tag: line[1] for tag, line in found.items()} == {tag: line[1] for tag, line in wanted.items()}
         for tag, (score, _) in wanted.items():
             assert found[tag][0] == pytest.approx(score, abs=2e-5)
+
+
+PHRASES = {
+    "frames": {"class": "linear", "activation": None, "n_out": 4, "from": "data"},
+    "speaker": {"class": "reduce", "mode": "max", "axis": "T", "from": "data:speaker"},
+    "vector": {"class": "linear", "activation": None, "n_out": 4, "from": "speaker"},
+    "output": {"class": "activation", "activation": "softmax", "from": "sum"},
+    "sum": {"class": "combine", "kind": "add", "from": ["frames", "vector"]},
+}
+BLANK = 3
+LEXICONS = (
+    {"aba": [0, 1, 0], "aab": [0, 0, 1], "c": [2], "cccc": [2, 2, 2, 2]},  # the last one needs 7 frames
+    {"b-a": [1, 0], "ca": [2, 0], "cc": [2, 2]},
+)
+RATE = 8000
+
+
+def write_wav(path, samples, *, rate=RATE, channels=1, width=2, chunk=b""):
+    """Write 16-bit samples; ``chunk`` is another one before them."""
+    values = np.asarray(samples, "<i2").tobytes()
+    form = struct.pack(
+        "<4sIHHIIHH", b"fmt ", 16, 1, channels, rate, rate * channels * width, channels * width, 8 * width
+    )
+    content = b"WAVE" + form + chunk + struct.pack("<4sI", b"data", len(values)) + values
+    path.write_bytes(struct.pack("<4sI", b"RIFF", len(content)) + content)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def phrases(c_decoder, tmp_path_factory):
+    """The network, and the command that finds phrases of two lexicons, one for each speaker."""
+    extern_data = {"data": {"dim": 1}, "speaker": {"dim": 2, "sparse": True}}
+    net = make_network(PHRASES, extern_data, scale=2.0)
+    path = tmp_path_factory.mktemp("phrases")
+    folder = str(path / "model")
+    returnn_tf.export(net, folder, portable=True)
+    facts = side_file(folder)
+    (path / "labels").write_text("A\nB\nC\n")
+    command = [
+        c_decoder,
+        "phrases",
+        folder,
+        *names_for(facts),
+        "--vocabulary",
+        str(path / "labels"),
+        "--rate",
+        str(RATE),
+    ]
+    command += ["--condition", *(facts["inputs"][name]["tensor"] for name in ("speaker", "speaker_size0"))]
+    for number, lexicon in enumerate(LEXICONS):
+        lines = ["%s\t%s\n" % (name, " ".join("ABC"[label] for label in labels)) for name, labels in lexicon.items()]
+        (path / ("%d.lexicon" % number)).write_text("".join(lines))
+        command += ["--lexicon", str(number), "speaker%d" % number, str(path / ("%d.lexicon" % number))]
+    return net, command
+
+
+def sum_of_alignments(posteriors, labels):
+    """Return the probability of labels, by enumeration of all sequences that give them."""
+    total = 0.0
+    for path in itertools.product(range(BLANK + 1), repeat=len(posteriors)):
+        found = [label for label, _ in itertools.groupby(path) if label != BLANK]
+        if found == labels:
+            total += float(np.prod([frame[label] for frame, label in zip(posteriors, path)]))
+    return total
+
+
+@pytest.mark.parametrize("speakers", [(0,), (1,), (0, 1)])
+def test_c_finds_phrases(phrases, tmp_path, speakers):
+    """The best phrase of all lexicons, each with its own input, by the sum over all alignments.
+
+    Where all phrases have more labels than there are frames, none.
+    """
+    net, command = phrases
+    for speaker in {0, 1} - set(speakers):
+        at = command.index("speaker%d" % speaker) - 2
+        command = command[:at] + command[at + 4 :]
+    random = np.random.RandomState(5)
+    files, wanted = [], []
+    for number, frames in enumerate((1, 2, 3, 6, 6, 5)):
+        samples = random.randint(-32768, 32768, frames)
+        files.append(
+            write_wav(tmp_path / ("%d.wav" % number), samples, chunk=b"LIST\x03\0\0\0abc\0" if number == 1 else b"")
+        )
+        scores = {}
+        for speaker in speakers:
+            feed = {"data": (samples / 32768).astype("float32")[None, :, None], "speaker": np.array([[speaker]])}
+            lengths = {"data/size0": np.array([frames], "int32"), "speaker/size0": np.array([1], "int32")}
+            posteriors = net.run({**feed, **lengths}).layers["output"].value[0]
+            for name, labels in LEXICONS[speaker].items():
+                scores["speaker%d" % speaker, name] = sum_of_alignments(posteriors, labels)
+        best = max(scores, key=lambda name: scores[name])
+        too_short = scores[best] == 0
+        wanted.append((files[-1], "", "", -np.inf) if too_short else (files[-1], *best, np.log(scores[best])))
+    done = subprocess.run([*command, "--", *files], capture_output=True, text=True, check=True)
+    found = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [tuple(line[:3]) for line in found] == [line[:3] for line in wanted]
+    np.testing.assert_allclose([float(line[3]) for line in found], [line[3] for line in wanted], atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"rate": 16000}, "16000 Hz, but the model takes 8000"),
+        ({"channels": 2}, "not 16-bit PCM of one channel"),
+        ({"width": 1}, "not 16-bit PCM of one channel"),
+        (b"RIFF\0\0\0\0WAVEdata\4\0\0\0\0\0\0\0", "samples before their format"),
+        (b"RIFF\0\0\0\0WAVE", "the file ends too early"),
+        (b"OggS\0\0\0\0\0\0\0\0\0\0\0\0", "not a WAV file"),
+        (None, "cannot be opened"),
+    ],
+)
+def test_c_refuses_audio(phrases, tmp_path, content, message):
+    path = tmp_path / "x.wav"
+    if isinstance(content, dict):
+        write_wav(path, [1, 2, 3, 4], **content)
+    elif content is not None:
+        path.write_bytes(content)
+    done = subprocess.run([*phrases[1], "--", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr == "decoder_c: %s: %s\n" % (path, message)
+
+
+@pytest.mark.parametrize(
+    ("lexicon", "message"),
+    [
+        ("x\tA D\n", "line 1: the model has no label D"),
+        ("a A\n\nb\n", "line 3: b has no labels"),
+        ("\n", "no phrase in it"),
+    ],
+)
+def test_c_refuses_lexicons(phrases, tmp_path, lexicon, message):
+    (tmp_path / "lexicon").write_text(lexicon)
+    command = [*phrases[1], "--lexicon", "0", "x", str(tmp_path / "lexicon"), "--", "x.wav"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and message in done.stderr

@@ -1,9 +1,10 @@
 /* A decoder in C for what `returnn-tf export` writes, over TensorFlow's C API; see the Makefile beside it.
  *
- * Forwarding, and language models with --state, use the target saved_model; search uses the target steps. */
+ * Forwarding, language models with --state, and phrases use the target saved_model; search uses the target steps. */
 #include <string.h>
 
 #include "beam_search.h"
+#include "phrases.h"
 #include "saved_model.h"
 
 static const char* const kUsage =
@@ -12,6 +13,9 @@ static const char* const kUsage =
     "       decoder_c search GRAPH.meta CHECKPOINT --input NAME --sizes NAME [--library F.so ...]\n"
     "                 [--beam-size N] [--start-label N] [--end-label N] [--max-steps N] [--length-exponent X]   < "
     "sequences\n"
+    "       decoder_c phrases FOLDER --input NAME --sizes NAME --output NAME --vocabulary FILE --rate HZ\n"
+    "                 --lexicon VALUE NAME FILE ... [--condition NAME SIZES] [--blank N] [--library F.so ...]\n"
+    "                 -- FILE.wav ...\n"
     "A sequence is a line \"tag frames dim\" and its numbers; word ids have dim 0.\n";
 
 static void usage(const char* reason) {
@@ -30,10 +34,14 @@ int main(int argc, char** argv) {
   SavedModel model = {0};
   SearchOptions options = {.beam_size = 12, .length_exponent = 1};
   const char* files[2] = {NULL, NULL};
-  int batch = 1, block = 0, num_files = 0;
+  PhraseOptions phrases = {.blank = -1};
+  const char* const* wavs = NULL;
+  int batch = 1, block = 0, num_files = 0, num_wavs = 0;
   if (argc < 3) usage("too few arguments");
-  const bool searches = strcmp(argv[1], "search") == 0;
-  if (!searches && strcmp(argv[1], "forward") != 0) usage("the first argument is forward or search");
+  const bool searches = strcmp(argv[1], "search") == 0, finds_phrases = strcmp(argv[1], "phrases") == 0;
+  if (!searches && !finds_phrases && strcmp(argv[1], "forward") != 0) {
+    usage("the first argument is forward, search or phrases");
+  }
   for (int i = 2; i < argc; ++i) {
     const char* name = argv[i];
     if (name[0] != '-') {
@@ -41,8 +49,14 @@ int main(int argc, char** argv) {
       files[num_files++] = name;
       continue;
     }
-    const bool pair = strcmp(name, "--state") == 0;
-    if (i + 1 + pair >= argc) usage(name);
+    if (finds_phrases && strcmp(name, "--") == 0) {
+      wavs = (const char* const*)argv + i + 1;
+      num_wavs = argc - i - 1;
+      break;
+    }
+    const bool pair = strcmp(name, "--state") == 0, condition = strcmp(name, "--condition") == 0;
+    const bool lexicon = strcmp(name, "--lexicon") == 0;
+    if (i + 1 + (pair || condition) + 2 * lexicon >= argc) usage(name);
     const char* value = argv[++i];
     if (strcmp(name, "--input") == 0)
       model.input = options.input = value;
@@ -66,7 +80,22 @@ int main(int argc, char** argv) {
       options.max_steps = atoi(value);
     else if (strcmp(name, "--length-exponent") == 0)
       options.length_exponent = atof(value);
-    else if (pair) {
+    else if (strcmp(name, "--vocabulary") == 0)
+      phrases.vocabulary = value;
+    else if (strcmp(name, "--rate") == 0)
+      phrases.rate = atoi(value);
+    else if (strcmp(name, "--blank") == 0)
+      phrases.blank = atoi(value);
+    else if (condition) {
+      phrases.condition = value;
+      phrases.condition_sizes = argv[++i];
+    } else if (lexicon) {
+      if (phrases.num_lexicons == MOST_LEXICONS) usage("too many lexicons");
+      LexiconOption* option = &phrases.lexicons[phrases.num_lexicons++];
+      option->value = atoi(value);
+      option->condition = argv[++i];
+      option->path = argv[++i];
+    } else if (pair) {
       if (model.num_states == MOST_STATES) usage("too many states");
       model.states_in[model.num_states] = value;
       model.states_out[model.num_states++] = argv[++i];
@@ -75,6 +104,14 @@ int main(int argc, char** argv) {
   }
   if (num_files != (searches ? 2 : 1) || options.input == NULL || options.sizes == NULL) usage("a name is missing");
   if (batch < 1 || block < 0 || options.beam_size < 1 || options.max_steps < 0) usage("a number is out of range");
+  if (finds_phrases) {
+    if (model.output == NULL || phrases.vocabulary == NULL) usage("--output or --vocabulary is missing");
+    if (phrases.rate < 1 || phrases.num_lexicons == 0) usage("--rate or --lexicon is missing");
+    if (num_wavs == 0) usage("no audio");
+    model.folder = files[0];
+    find_phrases(&model, &phrases, wavs, num_wavs);
+    return 0;
+  }
   if (!searches) {
     if (model.output == NULL) usage("--output is missing");
     model.folder = files[0];

@@ -79,22 +79,33 @@ static void forward_batch(TF_Session* session, TF_Graph* graph, const SavedModel
   free(sizes);
 }
 
-void forward(const SavedModel* model, int batch, int block) {
-  TF_Status* status = TF_NewStatus();
-  TF_Graph* graph = TF_NewGraph();
-  TF_SessionOptions* options = TF_NewSessionOptions();
+LoadedModel load_saved_model(const char* folder) {
   const char* tags[] = {"serve"};
-  TF_Session* session = TF_LoadSessionFromSavedModel(options, NULL, model->folder, tags, 1, graph, NULL, status);
-  check(status, model->folder);
+  TF_Status* status = TF_NewStatus();
+  TF_SessionOptions* options = TF_NewSessionOptions();
+  LoadedModel loaded = {TF_NewGraph(), NULL};
+  loaded.session = TF_LoadSessionFromSavedModel(options, NULL, folder, tags, 1, loaded.graph, NULL, status);
+  check(status, folder);
+  TF_DeleteSessionOptions(options);
+  TF_DeleteStatus(status);
+  return loaded;
+}
+
+void close_saved_model(const LoadedModel* loaded) {
+  TF_Status* status = TF_NewStatus();
+  TF_CloseSession(loaded->session, status);
+  TF_DeleteSession(loaded->session, status);
+  TF_DeleteGraph(loaded->graph);
+  TF_DeleteStatus(status);
+}
+
+void forward(const SavedModel* model, int batch, int block) {
+  const LoadedModel loaded = load_saved_model(model->folder);
   Sequence* sequences = allocate(batch * sizeof(*sequences));
   for (int count; (count = read_sequences(sequences, batch)) > 0;) {
-    forward_batch(session, graph, model, sequences, count, block);
+    forward_batch(loaded.session, loaded.graph, model, sequences, count, block);
     free_sequences(sequences, count);
   }
   free(sequences);
-  TF_CloseSession(session, status);
-  TF_DeleteSession(session, status);
-  TF_DeleteSessionOptions(options);
-  TF_DeleteGraph(graph);
-  TF_DeleteStatus(status);
+  close_saved_model(&loaded);
 }

@@ -13,6 +13,16 @@ typedef struct {
   int num_states;
 } SavedModel;
 
+/* A graph with its parameters. */
+typedef struct {
+  TF_Graph* graph;
+  TF_Session* session;
+} LoadedModel;
+
+LoadedModel load_saved_model(const char* folder);
+
+void close_saved_model(const LoadedModel* loaded);
+
 /* Prints the outputs of batches of sequences. `block`: frames that are computed together; 0: all. */
 void forward(const SavedModel* model, int batch, int block);
 
