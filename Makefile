@@ -36,7 +36,7 @@ help:
 	@echo "make horovod tries once more to build Horovod in it, if that failed"
 	@echo "make demo    trains a recogniser for lines of handwritten digits, draws its learning curve and results"
 	@echo "make demo-speech       trains recognisers of spoken sentences; needs espeak-ng"
-	@echo "make demo-real-speech  shows the steps of a recogniser of recorded speech, which takes hours to train; needs apt-get"
+	@echo "make demo-real-speech  shows the steps of a recogniser of recorded speech, which takes hours to train; needs apt-get, espeak-ng"
 	@echo "make demo-translation  trains a translator of messages of programs"
 	@echo "make docs    the documentation as a site, in site/; checks all links"
 	@echo "make test-fast   some cases of each test that is not slow, in minutes: before a commit"
@@ -101,7 +101,7 @@ demo-speech: $(DEMO_PACKAGES)
 	$(PY) demos/speech/run.py
 
 demo-real-speech: $(DEMO_PACKAGES)
-	$(PY) demos/real_speech/run.py --quick --corpora cs,ru
+	$(PY) demos/real_speech/run.py --quick --corpora cs,ru,prompts
 
 demo-translation: $(DEMO_PACKAGES)
 	$(PY) demos/translation/run.py

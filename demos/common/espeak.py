@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import csv
 import os
+import re
 import subprocess
 import wave
 from typing import Any, NamedTuple
@@ -101,3 +102,28 @@ def write_set(folder: str, name: str, utterances: list[Utterance]) -> None:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerow(["file", "seq_name", "text", "speaker_name"])
         writer.writerows([path, u.name, u.text, u.voice] for path, u in zip(files, utterances))
+
+
+def phones_of(text: str, voice: str) -> list[str]:
+    """Return the phones of a text in IPA, without stress, length, and the borders of words and languages.
+
+    A doubled consonant is one phone, a diphthong too.
+
+    :raises OSError: espeak-ng failed
+    """
+    command = ["espeak-ng", "-q", "--ipa", "--sep=_", "-v", voice, "--", text]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError("%s: %s" % (" ".join(command), done.stderr.strip()))
+    return read_phones(done.stdout)
+
+
+def read_phones(ipa: str) -> list[str]:
+    """Return the phones that espeak-ng writes, separated by underscores.
+
+    >>> read_phones("p__r_ˈɛ_ss ˈu_n_o (en)_l_ˈɒ_ɡ_(it) ˈɔ_tː_o")
+    ['p', 'r', 'ɛ', 's', 'u', 'n', 'o', 'l', 'ɒ', 'ɡ', 'ɔ', 't', 'o']
+    """
+    without_languages = re.sub(r"\([a-z-]+\)", " ", ipa)
+    phones = re.split(r"[_\s]+", re.sub('[ˈˌː\N{COMBINING BRIDGE BELOW}^"-]', "", without_languages))
+    return [re.sub(r"^(.)\1+$", r"\1", phone) for phone in phones if phone]

@@ -6,6 +6,7 @@
     python run.py --corpora cs,nl --encoders conformer,blstm --seeds 3
     python run.py --pretrain                    first on speech of espeak-ng, then on the recordings
     python run.py --corpora ru                  Russian phones: with given times, without times, realigned
+    python run.py --corpora prompts             prompts of a telephone system in five languages
 
 Each step is a command of its own, which is printed, so that it can be repeated by hand. Everything goes to the
 directory out/ below the working directory (``--work``, by default where this file is), that of ``--quick`` to
@@ -17,15 +18,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+from collections.abc import Sequence
 from typing import Callable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "common"))
 
+from prompts import VOICES  # noqa: E402
 from steps import StepFailed, Steps  # noqa: E402
 
-CORPORA, ENCODERS = ("cs", "nl", "ru"), ("conformer", "blstm")
+CORPORA, ENCODERS = ("cs", "nl", "ru", "prompts"), ("conformer", "blstm")
 SETS = ("train", "dev", "test")
 FEW = 12
 #: Scales by language model: where to begin; they are to be tuned on dev (``--tune``) with a fully trained model.
@@ -35,6 +39,9 @@ DECODING = {
 }
 PHONES_CTC = ("--lm-scale", "0.4", "--word-score", "0.5")
 PHONES_HMM = ("--lm-scale", "1", "--prior-scale", "0.5", "--forward-score", "-2")
+#: The n-gram model allows exactly one phrase; the beam is wide enough for all of a language.
+PHRASES = ("--lm-scale", "1", "--beam-size", "600", "--beam-threshold", "1000", "--labels-per-frame", "0")
+DECODER = os.path.join(os.path.dirname(HERE), "decoder", "c")
 
 
 def make_dialogue(steps: Steps, language: str, packages: str, *, few: bool) -> None:
@@ -49,13 +56,13 @@ def make_dialogue(steps: Steps, language: str, packages: str, *, few: bool) -> N
         steps.script(title, "nearest.py", "out/%s_train" % language, "out/%s_test" % language)
 
 
-def make_zips(steps: Steps, language: str, packages: str) -> None:
+def make_zips(steps: Steps, language: str, packages: str, names: Sequence[str] = SETS, rate: int = 16000) -> None:
     """Make the zips of a corpus that are not there yet."""
-    for name in SETS:
+    for name in names:
         prefix = "out/%s_%s" % (language, name)
         if not os.path.exists(steps.out("%s_%s.zip" % (language, name))):
             files = [prefix + ".tsv", "--audio-root", packages, "--output", prefix + ".zip"]
-            options = ["--sample-rate", "16000", "--format", "flac"]
+            options = ["--sample-rate", str(rate), "--format", "flac"]
             steps.returnn("%s: zip %s" % (language, name), "data", "oggzip", *files, *options)
 
 
@@ -123,11 +130,44 @@ def train_phones(steps: Steps, seed: int, *, few: bool) -> None:
                 steps.script("%s: compare the alignments of %s" % (title, name), "alignments.py", *files, *given)
 
 
+def make_prompts(steps: Steps, packages: str, *, few: bool) -> None:
+    """Make the data of prompts that is not there yet."""
+    names = ["train", "dev", *("test_" + language for language in VOICES)]
+    if not all(os.path.exists(steps.out("prompts_%s.zip" % name)) for name in names):
+        most = ["--most", str(FEW)] if few else []
+        steps.script("prompts: make the corpus", "prompts.py", packages, "out", *most)
+    make_zips(steps, "prompts", packages, names, rate=8000)
+
+
+def train_prompts(steps: Steps, packages: str, seed: int, *, few: bool) -> None:
+    """Train a model of all languages as far as it isn't trained yet; recognise prompts with it, also in C."""
+    title, name = "prompts, seed %d" % seed, "prompts_%d" % seed
+    epochs = ["++num_epochs", "1"] if few else []
+    steps.returnn("%s: train" % title, "prompts.config", *epochs, environment={"SEED": str(seed)})
+    for language in VOICES:
+        files = ["--lexicon", "out/prompts_%s.lexicon" % language, "--lm", "out/prompts_%s.arpa" % language]
+        files += ["--output", "out/%s_decode_%s.py" % (name, language)]
+        environment = {"SEED": str(seed), "SPEECH": language}
+        what = "%s: search for a phrase, %s" % (title, language)
+        steps.returnn(what, "decode", "prompts.config", *files, *PHRASES, environment=environment)
+    if os.path.exists(steps.out(name + "_export")):
+        shutil.rmtree(steps.out(name + "_export"))
+    export = ["export", "prompts.config", "--portable", "--output", "out/%s_export" % name]
+    steps.returnn("%s: export" % title, *export, environment={"SEED": str(seed)})
+    steps.script("%s: recognise by the decoder in C" % title, "phrases.py", "out/" + name, packages, "--c", DECODER)
+
+
 def run(steps: Steps, args: argparse.Namespace) -> None:
     """Run all steps."""
     packages = os.path.relpath(os.path.join(args.work, "out", "packages"), steps.work)
     seeds = range(1, args.seeds + 1)
     for corpus in args.corpora:
+        if corpus == "prompts":
+            make_prompts(steps, packages, few=args.quick)
+            for seed in seeds:
+                train_prompts(steps, packages, seed, few=args.quick)
+            steps.script("prompts: count errors", "score_prompts.py", "out")
+            continue
         if corpus == "ru":
             make_phones(steps, packages, few=args.quick)
             for seed in seeds:

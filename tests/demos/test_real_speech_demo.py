@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
+from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions
+from returnn_tf.ops.sequence.lexicon import read_lexicon
+from returnn_tf.ops.sequence.ngram_file import open_ngram
 from tests.demos.demo_modules import demo_modules
 
 
 @pytest.fixture(scope="module")
 def demo():
-    names = ("alignments", "dialogue", "lm", "nearest", "run", "russian", "score")
+    names = (
+        "alignments",
+        "dialogue",
+        "lm",
+        "nearest",
+        "phrases",
+        "prompts",
+        "run",
+        "russian",
+        "score",
+        "score_prompts",
+    )
     return SimpleNamespace(**dict(zip(names, demo_modules("real_speech", *names))))
 
 
@@ -305,7 +322,7 @@ def test_corpora(demo, text, expected):
 
 @pytest.mark.parametrize("text", ["", "cs,", "de", "cs nl"])
 def test_unknown_corpora(demo, text):
-    with pytest.raises(demo.run.argparse.ArgumentTypeError, match="is none of cs, nl, ru"):
+    with pytest.raises(demo.run.argparse.ArgumentTypeError, match="is none of cs, nl, ru, prompts"):
         demo.run.some_of(demo.run.CORPORA)(text)
 
 
@@ -321,3 +338,214 @@ def test_without_apt_get(demo, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["dialogue.py", str(tmp_path / "packages"), str(tmp_path)])
     assert demo.dialogue.main() == 1
     assert "package fillets-ng-data: apt-get is not installed" in capsys.readouterr().err
+
+
+TEXTS = "; Core Asterisk Sounds\n\nhello: Hello: world.\ndigits/1:one\n\nhello: Twice\nempty:\nno colon\n"
+
+
+def test_texts_of_prompts(demo):
+    """With and without a byte order mark; of two texts with one name, the first."""
+    expected = {"hello": "Hello: world.", "digits/1": "one", "empty": ""}
+    assert demo.prompts.read_texts(TEXTS) == demo.prompts.read_texts("\ufeff" + TEXTS) == expected
+
+
+@pytest.mark.parametrize(
+    "language, text, expected",
+    [
+        ("en", "At the tone,  please say your name.", "At the tone, please say your name."),
+        ("en", "Press 1 for sales", "Press 1 for sales"),  # espeak-ng reads numbers
+        ("en", "dash [-]", "dash"),
+        ("en", "space [ ]", "space"),
+        ("en", "Login incorrect.  Mailbox?", "Login incorrect. Mailbox?"),
+        ("fr", "Où est-ce? Ici", "Où est-ce? Ici"),
+        ("en", "[this is a simple beep tone]", None),
+        ("en", "<beep ascending>", None),
+        ("en", 'IAX (note: does not say "2")', None),
+        ("it", "Qualcosa ? terribilmente sbagliato!", None),
+        ("it", "non pu? essere", None),
+        ("it", "perch?no", None),
+        ("ru", "at [@]", None),
+        ("ru", "7 для Q", None),
+        ("ru", "Дефис. [-]", "Дефис."),
+        ("en", "да", None),
+        ("en", "...", None),
+        ("en", "28", None),
+    ],
+)
+def test_what_is_said(demo, language, text, expected):
+    assert demo.prompts.spoken(text, language) == expected
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("Opción  inválida.", "opcion invalida"),
+        ("... to exit_the menu", "to exit the menu"),
+        ("Ещё 2", "еще 2"),
+        ("D'accord", "d accord"),
+    ],
+)
+def test_same_texts(demo, text, expected):
+    assert demo.prompts.key(text) == expected
+
+
+def prompt(demo, tag, text, phones=None):
+    language, name = tag.split("/")
+    return demo.prompts.Prompt(language, name, "x.wav", text, phones or " ".join(text.lower()), 1.0)
+
+
+def test_sets_of_prompts(demo):
+    """A text is in one set, in all languages; what sounds the same as a prompt of another set is in one of them."""
+    texts = ["".join("bdfghjklmn"[int(digit)] for digit in "%03d" % number) for number in range(200)]
+    prompts = [prompt(demo, "en/%d" % number, text) for number, text in enumerate(texts)]
+    prompts += [prompt(demo, "es/%d" % number, text.upper()) for number, text in enumerate(texts)]
+    prompts += [prompt(demo, "fr/%d" % number, text, "a") for number, text in enumerate(texts)]
+    prompts += [prompt(demo, "en/again", texts[0])]
+    sets = demo.prompts.split(prompts)
+    assert sets == demo.prompts.split(prompts)
+    numbers = {name: {p.name for p in of_set if p.language == "en"} for name, of_set in sets.items()}
+    assert numbers == {
+        name: {p.name for p in of_set if p.language == "es"} | (numbers[name] & {"again"})
+        for name, of_set in sets.items()
+    }
+    assert {name: len(found - {"again"}) for name, found in numbers.items()} == {"train": 144, "dev": 16, "test": 40}
+    assert any({"0", "again"} <= found for found in numbers.values())
+    assert [p.name for name in ("dev", "test") for p in sets[name] if p.language == "fr"] == []
+    assert len(sets["train"]) == 144 * 3 + ("again" in numbers["train"])
+
+
+def test_read_prompts(demo, tmp_path, monkeypatch):
+    """Audio with texts that tell what is said, and can be said in that time."""
+    folder = tmp_path / "audio" / demo.prompts.SOUNDS / "it_IT"
+    for name in ("hello", "digits/1", "beep", "long", "unknown", "fast"):
+        write(folder / (name + ".wav"), np.zeros(8000 * (31 if name == "long" else 1)))
+    texts = "hello: Ciao\ndigits/1: uno\nbeep: [tono]\nlong: molto\nfast: abcdefghijklmnopqrstuvw\nnothing: x\n"
+    path = tmp_path / "texts/usr/share/doc/asterisk-core-sounds-it/core-sounds-it.txt.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(texts.encode()))
+    monkeypatch.setattr(demo.prompts, "phones_of", lambda text, voice: list(text) if voice == "it" else [])
+    found, left_out = demo.prompts.read_language(str(tmp_path / "texts"), str(tmp_path / "audio"), "it")
+    assert [(p.tag, p.text, p.phones, p.seconds) for p in found] == [
+        ("it/digits/1", "uno", "u n o", 1.0),
+        ("it/hello", "Ciao", "C i a o", 1.0),
+    ]
+    assert sorted(left_out.values()) == [1, 1, 2]
+    with pytest.raises(demo.prompts.PackageError, match="core-sounds-it.txt.gz is missing"):
+        demo.prompts.read_language(str(tmp_path), str(tmp_path / "audio"), "it")
+    with pytest.raises(demo.prompts.PackageError, match="it_. is missing"):
+        demo.prompts.read_language(str(tmp_path / "texts"), str(tmp_path), "it")
+    write(folder / "hello.wav", np.zeros(10), rate=16000)
+    with pytest.raises(demo.prompts.PackageError, match="hello.wav: 16000 Hz instead of 8000"):
+        demo.prompts.read_language(str(tmp_path / "texts"), str(tmp_path / "audio"), "it")
+
+
+def test_one_phrase(demo, tmp_path):
+    """The n-gram model allows one phrase, not none or several, also where those have better labels."""
+    prefix = str(tmp_path / "en")
+    demo.prompts.write_lexicon(prefix, {"a b": "ab", "a": "just/a", "b": "b", "b a": "ba"})
+    labels = DecodedLabels(["a", "b"])
+    lexicon = read_lexicon(prefix + ".lexicon", labels)
+    lm = open_ngram(prefix + ".arpa", None, lexicon)
+    options = BeamOptions(beam_size=100, beam_threshold=1e30, labels_per_frame=0, lm_scale=1.0, nbest=100)
+    decoder = BeamDecoder(3, 2, labels, options, lexicon=lexicon, lm=lm)
+
+    def found(path):
+        return decoder.decode(np.log(np.where(np.eye(3)[path], 0.8, 0.1)))[0].words
+
+    assert found([0, 2, 2]) == ("just/a",) and found([0, 1, 2]) == ("ab",) and found([2, 1, 0]) == ("ba",)
+    assert found([0, 1, 0, 1, 0]) in {("ab",), ("ba",)}
+    assert len(found([2, 2, 2])) == 1
+
+
+def written_corpus(demo, folder):
+    prompts = [
+        prompt(demo, "%s/%s" % (language, text), text) for language in demo.prompts.VOICES for text in ("xyz", "longer")
+    ]
+    prompts.append(prompt(demo, "en/same", "Xyz"))
+    names = demo.prompts.phrases(prompts)
+    for language in demo.prompts.VOICES:
+        of_language = [p for p in prompts if p.language == language]
+        demo.prompts.write_set(str(folder / ("prompts_test_" + language)), of_language, names, "")
+    return prompts
+
+
+def test_scores_of_prompts(demo, tmp_path):
+    """A phrase that sounds the same is right; with all languages possible, the language has to be right as well."""
+    prompts = written_corpus(demo, tmp_path)
+    known = demo.score_prompts.read_prompts(str(tmp_path))
+    assert known["en/same"] == known["en/xyz"] == ("en", "xyz", 3) and len(known) == 11
+    right = {p.tag: "xyz" if p.name == "same" else p.name for p in prompts}
+    for language in demo.prompts.VOICES:
+        found = {tag.split("/")[0] + tag[2:]: phrase for tag, phrase in right.items() if tag.startswith(language)}
+        found = {tag: "longer" if tag == "it/xyz" else phrase for tag, phrase in found.items()}
+        (tmp_path / ("prompts_1_decode_%s.py" % language)).write_text(repr(found))
+    lines = [
+        "%s\t%s\t%s\t-1.5\n" % (tag, "ru" if tag == "en/longer" else tag[:2], phrase) for tag, phrase in right.items()
+    ]
+    (tmp_path / "prompts_1_c_any.tsv").write_text("".join(lines))
+    prefix = str(tmp_path / "prompts_1")
+    beam, anything = (demo.score_prompts.answers(prefix, system) for system in ("beam", "any"))
+    rates = demo.score_prompts.rates
+    assert rates(known, beam) == (pytest.approx(100 / 11), 0) and rates(known, beam, "it") == (50, 0)
+    assert rates(known, anything) == (pytest.approx(100 / 11), 20) and rates(known, anything, "en")[1] == 100
+    assert demo.score_prompts.answers(prefix, "given") is None
+    with pytest.raises(ValueError, match="no answer to 1 of 11 prompts, e.g. 'fr/xyz'"):
+        rates(known, {tag: answer for tag, answer in beam.items() if tag != "fr/xyz"})
+
+
+def test_languages_of_prompts(demo, tmp_path):
+    """Their number is an input of the network, and that of the lexicons of the decoder in C."""
+    written_corpus(demo, tmp_path)
+    for number, language in enumerate(demo.prompts.VOICES):
+        labels, size = demo.alignments.read(str(tmp_path / ("prompts_test_%s_language.hdf" % language)))
+        assert size == 5 and labels["%s/xyz" % language].tolist() == [number]
+    inputs = {name: {"tensor": name + ":0"} for name in ("data", "data_size0", "language", "language_size0")}
+    output = {"tensor": "out:0", "vocabulary": "v.txt", "blank": 7}
+    facts = {"inputs": inputs, "outputs": {"output": output}, "native": {"libraries": ["lstm.so"]}}
+    (tmp_path / "model.json").write_text(json.dumps(facts))
+    words = demo.phrases.arguments(str(tmp_path), "out/prompts", ["it", "en"])
+    assert words[-8:] == [
+        "--lexicon",
+        "3",
+        "it",
+        "out/prompts_it.lexicon",
+        "--lexicon",
+        "0",
+        "en",
+        "out/prompts_en.lexicon",
+    ]
+    for name, values in {
+        "--condition": ["language:0", "language_size0:0"],
+        "--blank": ["7"],
+        "--library": [str(tmp_path / "lstm.so")],
+    }.items():
+        at = words.index(name) + 1
+        assert words[at : at + len(values)] == values
+
+
+def test_steps_of_prompts(demo, tmp_path):
+    """What is decoded is written where it is scored."""
+    steps = Steps(tmp_path)
+    demo.run.make_prompts(steps, "packages", few=True)
+    zips = [command.split("--output ")[1].split()[0] for command in steps.commands if command.startswith("data oggzip")]
+    assert zips == [
+        "out/prompts_%s.zip" % name for name in ("train", "dev", *("test_" + l for l in demo.prompts.VOICES))
+    ]
+    assert all("--sample-rate 8000" in command for command in steps.commands[1:])
+    steps.commands.clear()
+    demo.run.train_prompts(steps, "packages", 2, few=False)
+    decoded = [
+        command.split("--output out/")[1].split()[0] for command in steps.commands if command.startswith("decode")
+    ]
+    for name in decoded:
+        (tmp_path / name).write_text("{}")
+    assert demo.score_prompts.answers(str(tmp_path / "prompts_2"), "beam") == {}
+    assert steps.commands[-2].endswith("--output out/prompts_2_export")
+    assert steps.commands[-1].startswith("phrases.py out/prompts_2 packages")
+
+
+def test_without_espeak(demo, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["prompts.py", str(tmp_path / "packages"), str(tmp_path)])
+    assert demo.prompts.main() == 1
+    assert "apt-get install espeak-ng" in capsys.readouterr().err
