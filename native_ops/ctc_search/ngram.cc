@@ -226,9 +226,11 @@ std::string NGram::read_section(const char* begin, const char* end, int order, u
       return at_line(*line, "\"" + number.text() + "\" is not the log10 of a probability");
     if (++found > count)
       return at_line(*line, "more " + std::to_string(order) + "-grams than the section \\data\\ announces");
-    Field word{};
+    Field word{}, context{};  // the context: all words but the last
     for (int i = 0; i < order; ++i) {
       word = next_field(&rest, stop);
+      if (i == 0) context.begin = word.begin;
+      if (i == order - 2) context.end = word.end;
       if (!word.size()) return at_line(*line, "less than " + std::to_string(order) + " words");
       if (order == 1) continue;
       words[i] = index(word.begin, word.size());
@@ -251,11 +253,15 @@ std::string NGram::read_section(const char* begin, const char* end, int order, u
       own_unigrams_.push_back(backoff);
       continue;
     }
-    uint64_t key = words[order - 1];
+    uint64_t key = words[order - 1], of_context = words[order - 2];
     for (int i = order - 2; i >= 0; --i) {
       if (i < order - 2 && !higher_[order - 3 - i].find(key)) gaps_ = true;
       key = longer_key(key, words[i]);
+      if (i < order - 2) of_context = longer_key(of_context, words[i]);
     }
+    if (order > 2 && !higher_[order - 3].find(of_context))
+      return at_line(*line, "the context \"" + context.text() + "\" of this n-gram is not among the " +
+                                std::to_string(order - 1) + "-grams");
     char* row = higher_.back().insert(key);
     write(row + 8, prob);
     if (!longest) write(row + 12, backoff);

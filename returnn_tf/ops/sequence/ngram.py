@@ -59,7 +59,7 @@ class ArpaModel:
         announced: dict[int, int] = {}
         found: dict[int, int] = {}
         section, order = "", 0
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             # Bytes are split at blanks and tabs only; a word may have other characters that Unicode counts as space.
             fields = [field.decode("utf8") for field in line.split()]
             if not fields or section == _END_OF_FILE:
@@ -74,6 +74,11 @@ class ArpaModel:
                 words = tuple(fields[1 : order + 1])
                 if len(words) < order:
                     raise ValueError("%r is not a line of \\%d-grams:" % (" ".join(fields), order))
+                if order > 2 and words[:-1] not in self._grams:
+                    raise ValueError(
+                        'line %d: the context "%s" of this n-gram is not among the %d-grams'
+                        % (number, " ".join(words[:-1]), order - 1)
+                    )
                 self._grams[words] = float(fields[0]), backoff
                 found[order] += 1
             elif section == "\\data\\" and fields[0] == "ngram":

@@ -40,7 +40,8 @@ def random_arpa(seed, order):
     lines = ["\\data\\"]
     grams = {1: [(word,) for word in words]}
     for n in range(2, order + 1):
-        grams[n] = sorted({tuple(rng.choice(words[1:]) for _ in range(n)) for _ in range(20)})
+        contexts = grams[n - 1][1:] if n == 2 else grams[n - 1]
+        grams[n] = sorted({(*rng.choice(contexts), rng.choice(words[1:])) for _ in range(20)})
     lines += ["ngram %d=%d" % (n, len(found)) for n, found in grams.items()]
     for n, found in grams.items():
         lines += ["", "\\%d-grams:" % n]
@@ -69,6 +70,23 @@ def changed(old, new):
     return ARPA.read_text("utf8").replace(old, new, 1)
 
 
+#: KenLM refuses such a model, too; one that lacks "c b" it takes.
+WITHOUT_CONTEXT = """\\data\\
+ngram 1=3
+ngram 2=1
+ngram 3=1
+\\1-grams:
+-1 a
+-1 b
+-1 c
+\\2-grams:
+-1 a b
+\\3-grams:
+-1 a c b
+\\end\\
+"""
+
+
 @pytest.mark.parametrize(
     "content, text",
     [
@@ -80,6 +98,7 @@ def changed(old, new):
         (changed("ngram 2=", "ngram 2=9999999"), "line 3: more n-grams than the file has bytes"),
         (changed("\\2-grams:", "\\3-grams:"), "where .2-grams: has to follow"),
         (changed("green house", "green hut"), 'line [0-9]+: the word "hut" is not among the 1-grams'),
+        (WITHOUT_CONTEXT, 'line 12: the context "a c" of this n-gram is not among the 2-grams'),
         (changed("\\1-grams:\n", "\\1-grams:\nnan\tx\n"), 'line [0-9]+: "nan" is not the log10 of a probability'),
         (changed("\\1-grams:\n", "\\1-grams:\n0.5\tx\n"), 'line [0-9]+: "0.5" is not the log10 of a probability'),
         (changed("\\1-grams:\n", "\\1-grams:\n-0.5\n"), "line [0-9]+: less than 1 words"),

@@ -248,7 +248,7 @@ def test_the_score_of_labels_is_that_of_the_best_words(
     assert check_all(scores, reference, most, options.get("end_label")) > 30
 
 
-@pytest.mark.parametrize("gap", ["", "-0.05 a ab c\n"])  # without the bigram that it ends with
+@pytest.mark.parametrize("gap", ["", "-0.05 ab ba c\n"])  # without the bigram that it ends with
 def test_a_model_of_labels(gap: str, arpa: str) -> None:
     trigrams = "\\3-grams:\n"
     text = ARPA.replace(trigrams, trigrams + gap).replace("ngram 3=1", "ngram 3=%d" % (2 if gap else 1))
