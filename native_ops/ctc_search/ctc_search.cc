@@ -1,10 +1,18 @@
 #include "ctc_search.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "decoder.h"
@@ -14,6 +22,48 @@
 
 struct RtfNGram : rtf::NGram {};
 
+namespace {
+
+void write_error(const std::string& text, char* error, int64_t error_size) {
+  std::memset(error, 0, error_size);
+  std::memcpy(error, text.data(), std::min<int64_t>(static_cast<int64_t>(text.size()), error_size - 1));
+}
+
+// Models that ops know by name; they stay, as the ops of any graph may have them.
+struct SharedModels {
+  std::mutex mutex;
+  std::unordered_map<std::string, const RtfNGram*> by_name;
+};
+
+SharedModels& shared_models() {
+  static auto* models = new SharedModels;
+  return *models;
+}
+
+// The folder of this library; "." if it is not known.
+std::string own_folder() {
+  Dl_info info;
+  const std::string path = dladdr(reinterpret_cast<void*>(&own_folder), &info) && info.dli_fname ? info.dli_fname : "";
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+// The content of a file, which stays mapped; null if it can't be read.
+const char* map_file(const std::string& path, int64_t* size) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status;
+  if (file < 0) return nullptr;
+  void* content = MAP_FAILED;
+  if (fstat(file, &status) == 0 && status.st_size > 0)
+    content = mmap(nullptr, status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+  close(file);
+  if (content == MAP_FAILED) return nullptr;
+  *size = status.st_size;
+  return static_cast<const char*>(content);
+}
+
+}  // namespace
+
 extern "C" {
 
 RtfNGram* rtf_ngram_new(const char* content, int64_t size, char* error, int64_t error_size) {
@@ -22,9 +72,32 @@ RtfNGram* rtf_ngram_new(const char* content, int64_t size, char* error, int64_t 
       rtf::NGram::is_binary(content, size) ? model->use_binary(content, size) : model->read_arpa(content, size);
   if (fault.empty()) return model;
   delete model;
-  std::memset(error, 0, error_size);
-  std::memcpy(error, fault.data(), std::min<int64_t>(static_cast<int64_t>(fault.size()), error_size - 1));
+  write_error(fault, error, error_size);
   return nullptr;
+}
+
+void rtf_ngram_share(const RtfNGram* model, const char* name) {
+  SharedModels& models = shared_models();
+  const std::lock_guard<std::mutex> lock(models.mutex);
+  models.by_name[name] = model;
+}
+
+const RtfNGram* rtf_ngram_shared(const char* name, char* error, int64_t error_size) {
+  SharedModels& models = shared_models();
+  const std::lock_guard<std::mutex> lock(models.mutex);
+  const auto found = models.by_name.find(name);
+  if (found != models.by_name.end()) return found->second;
+  const std::string path = own_folder() + "/" + name;
+  int64_t size = 0;
+  const char* content = map_file(path, &size);
+  if (!content) {
+    write_error("the n-gram model " + path + " can't be read; copy it there from the folder of the export", error,
+                error_size);
+    return nullptr;
+  }
+  const RtfNGram* model = rtf_ngram_new(content, size, error, error_size);
+  if (model) models.by_name[name] = model;
+  return model;
 }
 
 void rtf_ngram_free(RtfNGram* model) { delete model; }
@@ -62,6 +135,14 @@ void rtf_label_scores(const RtfCtcDecoder* decoder, const RtfLabelScores* option
   const int64_t size = step.state_size(), num_labels = decoder->options.num_labels;
   for (int64_t i = 0; i < n; ++i)
     step.step(labels[i], last && last[i], before + i * size, after + i * size, scores + i * num_labels);
+}
+
+int64_t rtf_label_words(const RtfCtcDecoder* decoder, const RtfLabelScores* options, const int32_t* labels, int64_t n,
+                        int32_t ended, int32_t* words, int32_t* begins, int32_t* ends) {
+  const auto found = rtf::LabelScores(*decoder, *options).words(labels, n, ended != 0);
+  for (size_t i = 0; i < found.size(); ++i)
+    words[i] = found[i].word, begins[i] = found[i].begin, ends[i] = found[i].end;
+  return static_cast<int64_t>(found.size());
 }
 
 RtfCtcSearch* rtf_ctc_search_new(const RtfCtcDecoder* decoder) { return new RtfCtcSearch(*decoder); }

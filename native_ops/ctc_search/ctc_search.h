@@ -17,6 +17,12 @@ RtfNGram* rtf_ngram_new(const char* content, int64_t size, char* error, int64_t 
 void rtf_ngram_free(RtfNGram* model);
 int32_t rtf_ngram_order(const RtfNGram* model);
 
+// The ops of a graph know a model by a name. One that is shared has to exist as long as the process. A name that is not
+// known is that of a file beside this library, which is opened, and shared. Returns null and writes an error if there
+// is none.
+void rtf_ngram_share(const RtfNGram* model, const char* name);
+const RtfNGram* rtf_ngram_shared(const char* name, char* error, int64_t error_size);
+
 // indices [n]: of n words, joined by newlines; 0 for a word that the model does not have.
 void rtf_ngram_indices(const RtfNGram* model, const char* words, int64_t size, int32_t* indices);
 
@@ -79,6 +85,12 @@ int64_t rtf_label_state_size(const RtfCtcDecoder* decoder, const RtfLabelScores*
 // null: none is.
 void rtf_label_scores(const RtfCtcDecoder* decoder, const RtfLabelScores* options, int64_t n, const int32_t* labels,
                       const uint8_t* last, const int32_t* before, int32_t* after, float* scores);
+
+// The words that labels [n] make up by the best reading: words, begins and ends [n], the first label of each word and
+// the one past its last. ended != 0: of a sequence that ends here, so no reading ends within a word; unless all do:
+// then they are without it. Returns the number of words.
+int64_t rtf_label_words(const RtfCtcDecoder* decoder, const RtfLabelScores* options, const int32_t* labels, int64_t n,
+                        int32_t ended, int32_t* words, int32_t* begins, int32_t* ends);
 
 RtfCtcSearch* rtf_ctc_search_new(const RtfCtcDecoder* decoder);
 void rtf_ctc_search_free(RtfCtcSearch* search);

@@ -38,9 +38,14 @@ LabelScores::LabelScores(const RtfCtcDecoder& decoder, const RtfLabelScores& opt
 void LabelScores::load(const int32_t* state) {
   readings_.clear();
   last_label_ = *state++ - kBegun;
+  const int64_t nodes = d_.trie ? d_.trie->size() : 1;
   for (int32_t i = 0; i < options_.readings && state[0] > 0; ++i, state += reading_size()) {
-    Reading reading{state[0] - 1, float_of(state[1]), {}};
+    Reading reading;
+    reading.trie = state[0] - 1;
+    reading.score = float_of(state[1]);
     reading.lm.length = state[2];
+    if (reading.trie >= nodes || reading.lm.length < 0 || reading.lm.length >= order())
+      break;  // no state of these words
     for (int n = 0; n < reading.lm.length; ++n) {
       reading.lm.words[n] = static_cast<uint32_t>(state[3 + 2 * n]);
       reading.lm.backoffs[n] = float_of(state[4 + 2 * n]);
@@ -78,16 +83,28 @@ template <typename Use>
 void LabelScores::into_node(const Reading& reading, int32_t node, const Use& use) const {
   const Trie::Node& at = (*d_.trie)[node];
   Reading next;
+  next.begin = reading.trie == Trie::kRoot ? position_ : reading.begin;
   if (at.children > 0) {
     next.trie = node;
+    next.last_word = reading.last_word;
     next.score = with_token(reading, at.label, kNone, &next.lm);
     use(at.label, next);
   }
   for (int32_t w = 0; w < at.words; ++w) {
+    const int32_t word = d_.trie->word(at.first_word + w);
     next.trie = Trie::kRoot;
-    next.score = with_token(reading, at.label, d_.trie->word(at.first_word + w), &next.lm);
+    next.score = with_token(reading, at.label, word, &next.lm);
+    next.last_word = found(reading, word);
     use(at.label, next);
   }
+}
+
+// The index of a word that a reading ends with the label at this position; -1 where words are not kept.
+int32_t LabelScores::found(const Reading& reading, int32_t word) const {
+  if (!traced_) return kNone;
+  const int32_t begin = reading.trie == Trie::kRoot ? position_ : reading.begin;
+  words_.push_back({word, begin, position_ + 1, reading.last_word});
+  return static_cast<int32_t>(words_.size()) - 1;
 }
 
 // Calls use with the readings that a reading becomes after a label; kNone: after each label.
@@ -136,16 +153,20 @@ float LabelScores::score_of_end(const Reading& reading) const {
   return reading.score + d_.options.lm_scale * d_.model->score(reading.lm, d_.model->end(), &state);
 }
 
-// The score of a sequence that ends here; -inf within a word. The last word needs no separator.
-float LabelScores::at_end(const Reading& reading) const {
+// The score of a sequence that ends here; -inf within a word. The last word needs no separator: then it is set.
+float LabelScores::at_end(const Reading& reading, int32_t* last_word) const {
   if (!d_.trie || reading.trie == Trie::kRoot) return score_of_end(reading);
   const int32_t separator = d_.options.separator;
   const int32_t child = separator < 0 ? Trie::kNone : d_.trie->child(reading.trie, separator);
   float best = kNever;
   for (int32_t w = 0; child >= 0 && w < (*d_.trie)[child].words; ++w) {
+    const int32_t word = d_.trie->word((*d_.trie)[child].first_word + w);
     Reading next = reading;
-    next.score = with_token(reading, kNone, d_.trie->word((*d_.trie)[child].first_word + w), &next.lm);
-    best = std::max(best, score_of_end(next));
+    next.score = with_token(reading, kNone, word, &next.lm);
+    const float score = score_of_end(next);
+    if (score <= best) continue;
+    best = score;
+    if (last_word) *last_word = word;
   }
   return best;
 }
@@ -153,17 +174,19 @@ float LabelScores::at_end(const Reading& reading) const {
 // Replaces the readings by those with one label more.
 void LabelScores::advance(int32_t label) {
   next_.clear();
+  Reading anew;  // after a label that has -inf: the words begin anew
+  if (!readings_.empty()) anew.last_word = readings_.front().last_word;
   if (label < 0 || label >= d_.options.num_labels) readings_.clear();
   for (const Reading& reading : readings_)
     after_label(reading, label, [&](int32_t, const Reading& next) {
       for (Reading& other : next_) {
         if (other.trie != next.trie || !equal(other.lm, next.lm)) continue;
-        other.score = std::max(other.score, next.score);
+        if (other.score < next.score) other = next;
         return;
       }
       next_.push_back(next);
     });
-  if (next_.empty()) next_.push_back({Trie::kRoot, 0, {}});  // a label that has -inf: the words begin anew
+  if (next_.empty()) next_.push_back(anew);
   const auto better = [this](const Reading& a, const Reading& b) { return whole(a) > whole(b); };
   std::stable_sort(next_.begin(), next_.end(), better);
   if (next_.size() > static_cast<size_t>(options_.readings)) next_.resize(options_.readings);
@@ -173,10 +196,38 @@ void LabelScores::advance(int32_t label) {
   if (label != d_.options.blank) last_label_ = label;
 }
 
+void LabelScores::begin() {
+  last_label_ = kNone;
+  Reading first;
+  if (d_.model) first.lm = d_.model->begin();
+  readings_.assign(1, first);
+}
+
+std::vector<LabelScores::Word> LabelScores::words(const int32_t* labels, int64_t n, bool ended) {
+  traced_ = true;
+  words_.clear();
+  begin();
+  for (position_ = 0; position_ < n; ++position_) advance(labels[position_]);
+  const Reading* best = nullptr;
+  float score = kNever;
+  int32_t last_word = kNone;
+  for (const Reading& reading : readings_) {
+    int32_t own = kNone;
+    const float here = ended ? at_end(reading, &own) : whole(reading);
+    if (here > score) best = &reading, score = here, last_word = own;
+  }
+  std::vector<Word> result;
+  if (!best) best = &readings_.front();
+  if (last_word != kNone) result.push_back({last_word, best->begin, static_cast<int32_t>(n), best->last_word});
+  for (int32_t at = best->last_word; at != kNone; at = words_[at].before) result.push_back(words_[at]);
+  std::reverse(result.begin(), result.end());
+  traced_ = false;
+  return result;
+}
+
 void LabelScores::step(int32_t label, bool last, const int32_t* before, int32_t* after, float* scores) {
   if (*before == 0) {
-    last_label_ = kNone;
-    readings_.assign(1, {Trie::kRoot, 0, d_.model ? d_.model->begin() : NGram::State()});
+    begin();
   } else {
     load(before);
     if (label != options_.end_label) advance(label);

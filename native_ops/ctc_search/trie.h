@@ -21,6 +21,7 @@ class Trie {
 
   Trie(const RtfLexicon& lexicon, int32_t num_labels);
 
+  int64_t size() const { return static_cast<int64_t>(nodes_.size()); }
   const Node& operator[](int32_t node) const { return nodes_[node]; }
   int32_t child(int32_t node, int32_t label) const;
   int32_t word(int64_t index) const { return words_[index]; }

@@ -12,12 +12,13 @@ from returnn_tf.config.errors import ExportError
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.training import TrainingSettings
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
-from returnn_tf.export.graph_ops import check_ops, op_types
+from returnn_tf.export.graph_ops import all_ops, check_ops, op_types
 from returnn_tf.export.meta.graph_builder import GraphBuilder
 from returnn_tf.export.steps.graph import DECODER, GRAPH, StepGraph, add_steps
 from returnn_tf.export.steps.loops import plan_for_steps
 from returnn_tf.graph.fine_tuning import without_fine_tuning
 from returnn_tf.native.library import libraries_with
+from returnn_tf.native.shared_files import files_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,12 @@ def compile_graph(config: Config, request: GraphRequest) -> CompiledGraph:
         builder.add_summaries(request.summaries)
     graph_def: Any = builder.graph_def()
     check_ops(graph_def, "a graph for decoders")
+    files = files_of(all_ops(graph_def))
+    if files:
+        raise ExportError(
+            "The graph needs the language model %r in the folder of its library. Write both by returnn-tf export --to "
+            "meta, for single steps by --to steps." % next(iter(files))
+        )
     return CompiledGraph(builder, steps, libraries_with(op_types(graph_def)))
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
 from returnn_tf.export.exporters import RoundingExporter, register_exporter
-from returnn_tf.export.graph_ops import add_outputs, check_ops, op_types
+from returnn_tf.export.graph_ops import add_outputs, check_ops
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.layers_of_ops import check_assignments
 from returnn_tf.export.native_libraries import PORTABLE, copy_libraries, maybe_portable
@@ -45,7 +45,7 @@ class FrozenExporter(RoundingExporter, StreamingExporter):
         self.facts["graph"] = FILE
         self.input_tensors = {name: name + ":0" for name in model.input_infos}
         self.output_tensors = add_outputs(graph_def, outputs, list(model.input_infos))
-        self.facts["native"] = copy_libraries(op_types(graph_def), folder)
+        self.facts["native"] = copy_libraries(graph_def, folder)
         with open(os.path.join(folder, FILE), "wb") as file:
             file.write(graph_def.SerializeToString(deterministic=True))
 

@@ -6,11 +6,13 @@ import contextlib
 import os
 import platform
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from returnn_tf.export.graph_ops import all_ops, op_types
 from returnn_tf.native.library import libraries_with
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.native.shared_files import files_of
 from returnn_tf.native.toolchain import cpu_features
 from returnn_tf.ops.cells.fused_lstm import BLOCK_LSTM
 from returnn_tf.util.lazy_tf import tf
@@ -31,19 +33,23 @@ def maybe_portable(portable: bool) -> Iterator[None]:
         yield
 
 
-def copy_libraries(types: Iterable[str], folder: str) -> dict[str, Any]:
-    """Copy the libraries of native ops into an export, and describe them for the side file.
+def copy_libraries(graph_def: Any, folder: str) -> dict[str, Any]:
+    """Copy the libraries of native ops and the files of these into an export, and describe them for the side file.
 
-    :param types: types of the ops of the graph
     :param folder: of the export
-    :return: "libraries": relative paths; what they were compiled for: "tensorflow", "machine", "cpu" (its features)
+    :return: "libraries": relative paths; what they were compiled for: "tensorflow", "machine", "cpu" (its features);
+        "files", if there are any: paths of those that ops look for beside their library
     """
     facts: dict[str, Any] = {"libraries": [], "tensorflow": tf.version.VERSION}
-    for path in libraries_with(types).values():
+    for path in libraries_with(op_types(graph_def)).values():
         relative = os.path.join(FOLDER, os.path.basename(path))
         os.makedirs(os.path.join(folder, FOLDER), exist_ok=True)
         shutil.copyfile(path, os.path.join(folder, relative))
         facts["libraries"].append(relative)
     if facts["libraries"]:
         facts.update(machine=platform.machine(), cpu=cpu_features())
+    for name, content in files_of(all_ops(graph_def)).items():
+        relative = os.path.join(FOLDER, name)
+        content.tofile(os.path.join(folder, relative))
+        facts.setdefault("files", []).append(relative)
     return facts

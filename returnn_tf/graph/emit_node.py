@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
 from returnn_tf.config.errors import DimError
 from returnn_tf.config.options import declared_options
 from returnn_tf.config.user_code import error_in_config
@@ -70,7 +70,7 @@ def emit_node(lowering: Lowering, node: Node) -> None:
             if str(exc).startswith("Layer "):
                 raise
             raise DimError("Layer %r (class %r): %s" % (node.path, node.layer.class_name, exc)) from exc
-        except (ConfigError, LoweringError):
+        except (ConfigError, DataError, LoweringError):
             raise
         except Exception as exc:  # TensorFlow and user code may raise anything
             raise LoweringError(

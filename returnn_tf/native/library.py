@@ -46,6 +46,19 @@ def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
         return _loaded[name]
 
 
+def needed_op(name: str, self_test: SelfTest) -> Any:
+    """Return the TensorFlow ops of a native op that has no other form.
+
+    :raises NativeOpError: see `load`
+    """
+    with _lock_of_locks:
+        lock = _locks.setdefault(name, threading.Lock())
+    with lock:
+        if _loaded.get(name) is None:
+            _loaded[name] = load(name, self_test)
+        return _loaded[name]
+
+
 def _load_or_warn(name: str, self_test: SelfTest) -> Optional[Any]:
     if os.environ.get(SWITCH, "1") == "0" or not _has_kernels(name):
         return None
@@ -98,7 +111,7 @@ def load(name: str, self_test: SelfTest) -> Any:
     :raises NativeOpError: the op cannot be compiled or loaded, or gives wrong results
     """
     path, _ = build(OPS[name])
-    ops = open_library(name, path)
+    ops = load_library(path)
     _paths[name] = path
     # Not only if this process compiled it: a process that failed the test, or was killed before it, left the file.
     if not was_tested(path):
@@ -147,19 +160,6 @@ def _op_types(ops: Any) -> set[str]:
 def c_library(name: str) -> ctypes.CDLL:
     """Return the C interface of an op that `load` or `native_op` has loaded."""
     return ctypes.CDLL(_paths[name])
-
-
-def open_library(name: str, path: str) -> Any:
-    """Return the TensorFlow ops of the library of a native op; its C interface if it has none.
-
-    :raises NativeOpError: see `load_library`
-    """
-    if OPS[name].bindings:
-        return load_library(path)
-    try:
-        return ctypes.CDLL(path)
-    except OSError as exc:
-        raise NativeOpError("%s cannot be loaded: %s" % (path, exc)) from exc
 
 
 def load_library(path: str) -> Any:

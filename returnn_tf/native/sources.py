@@ -17,8 +17,7 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.util.shipped import shipped_folder
 
 SelfTest = Callable[[Any], None]
-"""Takes the module of the ops, or the library of an op without them; raises `NativeOpError` if results are wrong. Runs
-once per device."""
+"""Takes the module of the ops; raises `NativeOpError` if results are wrong. Runs once per device."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class NativeOp:
 
     :param name: name for users, and of the library
     :param kernels: for the CPU, without TensorFlow's headers
-    :param bindings: the TensorFlow ops; none for what is called by ctypes, outside of graphs
+    :param bindings: the TensorFlow ops
     :param cuda: kernels for GPUs; if empty, the form in plain TensorFlow is used on a GPU
     :param self_test: see `SelfTest`
     :param folder: of its sources, absolute; default: that of all sources
@@ -57,7 +56,7 @@ def register_op(
     name: str,
     *,
     kernels: Sequence[str],
-    bindings: Sequence[str] = (),
+    bindings: Sequence[str],
     cuda: Sequence[str] = (),
     folder: str = "",
     replaces: Sequence[str] = (),

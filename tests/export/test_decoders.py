@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 
 import returnn_tf
 from returnn_tf.config import Config
-from tests.export.decoders import build, cut, outputs, run
+from tests.export.decoders import as_text, build, cut, outputs, run
 
 pytestmark = [
     pytest.mark.slow,  # compiles the programs
@@ -198,21 +199,90 @@ def test_both_search_label_by_label(c_decoder, cpp_decoder, tmp_path, limit, cou
     returnn_tf.export(net, folder, "steps")
     facts = side_file(folder)
     batch = np.random.RandomState(1).normal(0, 1, (3, max(LENGTHS), 5)).astype("float32")
-    wanted = {}
-    for tag, frames in cut(batch, LENGTHS).items():  # one by one, as the limit is that of the longest in a batch
-        out = net.run({"data": frames[None], "data/size0": np.array([len(frames)], "int32")}).layers["output"]
-        best = out.beam_scores[0].argmax()
-        wanted[tag] = (out.beam_scores[0, best], out.value[best, : out.sizes[1][best]].tolist())
+    wanted = best_hypotheses(net, batch)
     assert [len(labels) for _, labels in wanted.values()] == counts
     options = [*inputs_of(facts), "--beam-size", str(BEAM), "--start-label", str(END), "--end-label", str(END)]
     options += libraries(folder, facts)
     programs = {"c": [c_decoder, "search", *meta_graph(folder, facts)[1::2]]}
     programs["cpp"] = [cpp_decoder, "search", *meta_graph(folder, facts)]
     for program in programs.values():
-        found = hypotheses(run([*program, *options], cut(batch, LENGTHS)))
-        assert {tag: line[1] for tag, line in found.items()} == {tag: line[1] for tag, line in wanted.items()}
-        for tag, (score, _) in wanted.items():
-            assert found[tag][0] == pytest.approx(score, abs=2e-5)
+        assert_same_hypotheses(run([*program, *options], cut(batch, LENGTHS)), wanted)
+
+
+def best_hypotheses(net, batch):
+    """Return score and labels of each sequence, one by one, as a limit is that of the longest in a batch."""
+    wanted = {}
+    for tag, frames in cut(batch, LENGTHS).items():
+        out = net.run({"data": frames[None], "data/size0": np.array([len(frames)], "int32")}).layers["output"]
+        best = out.beam_scores[0].argmax()
+        wanted[tag] = (out.beam_scores[0, best], out.value[best, : out.sizes[1][best]].tolist())
+    return wanted
+
+
+def assert_same_hypotheses(lines, wanted):
+    found = hypotheses(lines)
+    assert {tag: line[1] for tag, line in found.items()} == {tag: line[1] for tag, line in wanted.items()}
+    for tag, (score, _) in wanted.items():
+        assert found[tag][0] == pytest.approx(score, abs=2e-5)
+
+
+ARPA = """\\data\\
+ngram 1=7
+ngram 2=3
+\\1-grams:
+-1 <unk>
+-9 <s> -0.1
+-1 </s>
+-0.9 one -0.2
+-1.1 three
+-0.7 for
+-1.3 four
+\\2-grams:
+-0.1 one four
+-0.2 <s> for
+-0.4 three one
+\\end\\
+"""
+
+
+def test_both_search_with_words(c_decoder, cpp_decoder, tmp_path):
+    """The lexicon is in the graph, the language model beside the library: the files of the network are not needed."""
+    files = {"lexicon": tmp_path / "words.txt", "lm": tmp_path / "words.arpa.gz"}
+    files["lexicon"].write_text("one 1 2\nthree 3\nfour 4 1\nfor 4 1\nfive 5 6 6\n")
+    files["lm"].write_bytes(gzip.compress(ARPA.encode()))
+    unit = dict(ATTENTION["output"]["unit"])
+    vocab = {"labels": list("0123456"), "unknown_label": None}
+    options = {name: str(path) for name, path in files.items()}
+    unit["words"] = {
+        "class": "word_scores", "from": "prev:output", "end_label": END, "vocab": vocab, "word_score": 2.0, **options
+    }  # fmt: skip
+    unit["scores"] = {"class": "eval", "from": ["prob", "words"], "eval": "safe_log(source(0)) + source(1)"}
+    unit["output"] = {**unit["output"], "from": "scores", "input_type": "log_prob"}
+    layers = {**ATTENTION, "output": {**ATTENTION["output"], "unit": unit}}
+    extern_data = {"data": {"dim": 5}, "classes": {"dim": 7, "sparse": True, "available_for_inference": False}}
+    net = make_network(layers, extern_data, seed=7, scale=1.0, search=True)
+    folder = str(tmp_path / "model")
+    returnn_tf.export(net, folder, "steps")
+    batch = np.random.RandomState(1).normal(0, 1, (3, max(LENGTHS), 5)).astype("float32")
+    wanted = best_hypotheses(net, batch)
+    assert any(len(labels) > 3 for _, labels in wanted.values())
+    for path in files.values():
+        path.unlink()
+    facts = side_file(folder)
+    (file,) = facts["native"]["files"]
+    options = [*inputs_of(facts), "--beam-size", str(BEAM), "--start-label", str(END), "--end-label", str(END)]
+    options += libraries(folder, facts)
+    programs = (
+        [c_decoder, "search", *meta_graph(folder, facts)[1::2]],
+        [cpp_decoder, "search", *meta_graph(folder, facts)],
+    )
+    for program in programs:
+        assert_same_hypotheses(run([*program, *options], cut(batch, LENGTHS)), wanted)
+    os.remove(os.path.join(folder, file))
+    feed = as_text(cut(batch, LENGTHS))
+    done = subprocess.run([*programs[1], *options], input=feed, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "the n-gram model %s can't be read" % os.path.join(folder, file) in done.stdout + done.stderr
 
 
 PHRASES = {

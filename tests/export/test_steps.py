@@ -89,19 +89,34 @@ def test_hot_words(model, label, tmp_path):
 
 
 @pytest.mark.slow
-def test_word_scores_are_refused(tmp_path):
-    """They belong to files and compiled code of this process; another program would not find them."""
-    (tmp_path / "words.txt").write_text("one 1 2\nthree 3\n")
-    network = attention(source="scores", input_type="log_prob")
+@pytest.mark.parametrize("model, label", [(attention, "end_label"), (time_synchronous, "blank")])
+def test_word_scores(model, label, tmp_path):
+    """The states of the words are some of the exported steps; the language model is in a file beside the library."""
+    (tmp_path / "words.txt").write_text("one 1 2\nthree 3\nfour 4 1\nfor 4 1\n4 4\n")
+    grams = "-1 <unk>\n-9 <s> -0.1\n-1 </s>\n-0.9 one -0.2\n-1.1 three\n-0.7 for\n-1.3 four\n-0.8 4\n"
+    bigrams = "-0.1 one four\n-0.2 <s> for\n-0.4 three one\n"
+    arpa = "\\data\\\nngram 1=8\nngram 2=3\n\\1-grams:\n%s\\2-grams:\n%s\\end\\\n" % (grams, bigrams)
+    (tmp_path / "words.arpa").write_text(arpa)
+    network = model(source="scores", input_type="log_prob")
+    files = {"lexicon": str(tmp_path / "words.txt"), "lm": str(tmp_path / "words.arpa")}
     vocab = {"labels": list("012345"), "unknown_label": None}
-    words = {"lexicon": str(tmp_path / "words.txt"), "vocab": vocab, "end_label": 0}
+    words = {**files, "vocab": vocab, "lm_scale": 1.0, label: 0 if label == "end_label" else 5}
     network["output"]["unit"]["words"] = {"class": "word_scores", "from": "prev:output", **words}
     scores = {"class": "eval", "from": ["prob", "words"], "eval": "safe_log(source(0)) + source(1)"}
     network["output"]["unit"]["scores"] = scores
     config = config_of(network)
-    with pytest.raises(ConfigError, match="output/words.* calls a Python function"):
-        returnn_tf.export(searching(config), str(tmp_path / "steps"), to="steps")
-    assert not (tmp_path / "steps").exists()
+    check_search(searching(config), config, tmp_path, feed_of())
+
+
+@pytest.mark.slow
+def test_word_scores_need_their_op(tmp_path):
+    network = attention(source="scores", input_type="log_prob")
+    words = {"word_score": 1.0, "vocab": {"labels": list("012345"), "unknown_label": None}, "end_label": 0}
+    network["output"]["unit"]["words"] = {"class": "word_scores", "from": "prev:output", **words}
+    network["output"]["unit"]["scores"] = {"class": "combine", "kind": "add", "from": ["prob", "words"]}
+    config = config_of(network)
+    with pytest.raises(ConfigError, match="'output/words'.* is computed by a native op.*without native ops can't"):
+        returnn_tf.export(searching(config), str(tmp_path / "steps"), to="steps", portable=True)
 
 
 @pytest.mark.slow

@@ -358,8 +358,7 @@ def test_all_examples_are_planned_without_tensorflow() -> None:
         "import sys; sys.path.insert(0, '.')\n"
         "import tests.layers.test_conformance as t\n"
         "from returnn_tf.compiler.describe import describe_plan\n"
-        # the plan of word_scores reads its model by a program in C++, which is compiled with TensorFlow's flags
-        "for name in sorted(set(t.CLASSES) - {'layer:word_scores'}):\n"
+        "for name in sorted(t.CLASSES):\n"
         "    describe_plan(t.plan_from_config(t.example_config(name), train=True))\n"
         "assert 'tensorflow' not in sys.modules"
     )

@@ -34,6 +34,20 @@ std::vector<Result> search(const RtfCtcDecoder* decoder, const Array& scores, in
   return results;
 }
 
+// Words of random labels: in order, and of labels that are there.
+bool words_are_good(const RtfCtcDecoder* decoder, const RtfLabelScores& options, int32_t labels) {
+  for (int64_t n = 0; n < 12; ++n) {
+    std::vector<int32_t> given(n), words(n), begins(n), ends(n);
+    for (int32_t& label : given) label = std::rand() % (labels + 2) - 1;
+    const int64_t count =
+        rtf_label_words(decoder, &options, given.data(), n, n % 2, words.data(), begins.data(), ends.data());
+    if (count > n) return false;
+    for (int64_t i = 0; i < count; ++i)
+      if (words[i] < 0 || begins[i] < (i > 0 ? ends[i - 1] : 0) || begins[i] >= ends[i] || ends[i] > n) return false;
+  }
+  return true;
+}
+
 // Random labels, also such that no word has: no score is NaN, and two runs give the same.
 bool label_scores_are_good(const RtfCtcDecoder* decoder, int32_t labels) {
   const RtfLabelScores options = {1 + std::rand() % 4, std::rand() % 2 ? labels - 1 : -1};
@@ -51,7 +65,7 @@ bool label_scores_are_good(const RtfCtcDecoder* decoder, int32_t labels) {
       if (std::isnan(score) || score > 1e6f) return false;
     before = after;
   }
-  return true;
+  return words_are_good(decoder, options, labels);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class DecodedLabels:
     ) -> None:
         self.names = list(names)
         self._ids = {name: index for index, name in enumerate(self.names)}
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self.spelling = Spelling(self.names)
         spaces = [index for index, name in enumerate(self.names) if name in SPACES]
         #: The label that ends each word but the last one of a sequence; None: there is none.
@@ -72,23 +72,23 @@ class DecodedLabels:
         return None if None in parts else tuple(label for part in parts for label in part or ())
 
     def _split(self, word: str) -> Optional[Sequence[int]]:
-        if self._vocabulary is None:
+        if self.vocabulary is None:
             if word in self._ids:
                 return [self._ids[word]]
             known = all(char in self._ids for char in word) and self._are_characters
             return [self._ids[char] for char in word] if known else None
-        if self._vocabulary.is_random:
+        if self.vocabulary.is_random:
             raise CtcError(
                 "The vocabulary splits words at random, as for training, but the search needs the one way to write %r. "
                 "Give extern_data or the dataset to decode a vocabulary that does not." % word
             )
         try:
-            labels: Sequence[int] = self._vocabulary.get_seq(word)
+            labels: Sequence[int] = self.vocabulary.get_seq(word)
         except (ConfigError, DataError):
             return None
         labels = self._without_ends(labels)
-        unknown = self._vocabulary.unknown_label_id
-        return None if unknown in labels and word != self._vocabulary.unknown_label else labels
+        unknown = self.vocabulary.unknown_label_id
+        return None if unknown in labels and word != self.vocabulary.unknown_label else labels
 
     def _without_ends(self, labels: Sequence[int]) -> Sequence[int]:
         """Return labels without those that the vocabulary puts before and behind every text."""
@@ -99,7 +99,7 @@ class DecodedLabels:
 
     @functools.cached_property
     def _ends(self) -> Sequence[int]:
-        return [] if self._vocabulary is None else self._vocabulary.get_seq("")
+        return [] if self.vocabulary is None else self.vocabulary.get_seq("")
 
     @functools.cached_property
     def _are_characters(self) -> bool:

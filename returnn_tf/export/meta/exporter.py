@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from returnn_tf.config.options import option
 from returnn_tf.engine.checkpoints.params import save_checkpoint
 from returnn_tf.export.exporters import RoundingExporter, register_exporter
-from returnn_tf.export.graph_ops import check_ops, op_types
+from returnn_tf.export.graph_ops import check_ops
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.meta import names
 from returnn_tf.export.meta.graph_builder import GraphBuilder
@@ -38,7 +38,7 @@ class MetaExporter(RoundingExporter):
         self.input_tensors, self.output_tensors = input_tensors(builder, model), _outputs(builder, model)
         graph_def = builder.graph_def()
         check_ops(graph_def, self.class_name)
-        self.facts["native"] = copy_libraries(op_types(graph_def), folder)
+        self.facts["native"] = copy_libraries(graph_def, folder)
         self.facts["meta_graph"], self.facts["checkpoint"] = PREFIX + ".meta", PREFIX
         self.facts["layers"] = builder.outputs
         self.facts["parameters"] = [names.op_name(name) for name in builder.variables.stored]

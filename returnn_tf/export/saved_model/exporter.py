@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
 from returnn_tf.export.exporters import RoundingExporter, register_exporter
-from returnn_tf.export.graph_ops import check_ops, op_types
+from returnn_tf.export.graph_ops import check_ops
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.native_libraries import PORTABLE, copy_libraries, maybe_portable
 from returnn_tf.export.saved_model.run import run_in_process
@@ -36,7 +36,7 @@ class SavedModelExporter(RoundingExporter, StreamingExporter):
         save(graph, folder)
         self.facts["signature"] = SIGNATURE
         self.input_tensors, self.output_tensors = tensor_names(folder)
-        self.facts["native"] = copy_libraries(op_types(graph.graph.as_graph_def()), folder)
+        self.facts["native"] = copy_libraries(graph.graph.as_graph_def(), folder)
 
     def run(self, folder: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the signature in a new process, in which no library is loaded but those of the export."""

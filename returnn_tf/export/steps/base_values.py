@@ -75,8 +75,7 @@ class BaseValues:
         :param entries: number of these, a multiple of the number of sequences: those of a sequence are side by side
         """
         for dim, name in self._sizes.items():
-            lens = values.value(name)
-            lowering.dims.lens[dim] = self._repeated(lens, entries) if lens.shape.rank else lens
+            lowering.dims.lens[dim] = self.lens(name, values, entries)
         for node, name in self._names.items():
             data, value = node.output, values.value(name)
             if data.batch_axis is not None:
@@ -86,6 +85,15 @@ class BaseValues:
             for axis, dim in enumerate(data.dims):
                 if dim.is_dynamic():
                     lowering.dims.sizes.setdefault(dim, tf.shape(value)[axis])
+
+    def lens(self, name: str, values: StepValues, entries: Any) -> Any:
+        """Return the lengths of an axis, once per entry of the batch of the step; a scalar if all have the same.
+
+        :param name: see `size_name`
+        :param entries: number of these
+        """
+        lens = values.value(name)
+        return self._repeated(lens, entries) if lens.shape.rank else lens
 
     def _repeated(self, value: Any, entries: Any) -> Any:
         seqs = tf.shape(value)[0]

@@ -157,6 +157,8 @@ class StepEmission:
             frames = move_axis(outer.values.outputs[node], data.rank, axis, 0)
             inputs[inner] = tf.gather(frames, tf.minimum(index, tf.shape(frames)[0] - 1))
         step = StepEmitter(self._step.loop, outer, index, inputs)
+        if self.lengths_name is not None:
+            step.lowering.loop.lens = self._base.lens(self.lengths_name, self._values, entries)
         if ENDED in self._values:
             step.lowering.loop.ended = self._values.value(ENDED)
         return step

@@ -12,7 +12,7 @@ from returnn_tf.config.errors import ExportDataError, ExportError
 from returnn_tf.config.options import option
 from returnn_tf.engine.checkpoints.params import save_checkpoint
 from returnn_tf.export.exporters import RoundingExporter, register_exporter
-from returnn_tf.export.graph_ops import check_ops, op_types
+from returnn_tf.export.graph_ops import check_ops
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.meta.exporter import input_tensors
 from returnn_tf.export.meta.graph_builder import GraphBuilder
@@ -79,7 +79,7 @@ class StepsExporter(RoundingExporter):
             checkpoint=CHECKPOINT,
             description=DESCRIPTION,
             steps=step_facts(StepLoop(plan, self.layer), graph),
-            native=copy_libraries(op_types(graph_def), folder),
+            native=copy_libraries(graph_def, folder),
         )
 
     def _write_files(self, builder: GraphBuilder, graph: StepGraph, folder: str) -> None:

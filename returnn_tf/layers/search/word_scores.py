@@ -6,7 +6,7 @@ import dataclasses
 from typing import Annotated, Any, Optional, Union
 
 from returnn_tf.config import DataError
-from returnn_tf.config.errors import CtcError
+from returnn_tf.config.errors import CtcDataError, CtcError, NativeError
 from returnn_tf.config.option_types import Written
 from returnn_tf.config.options import OptionValueError, at_least, finite, option
 from returnn_tf.datasets.core.safe_files import path_of
@@ -18,18 +18,24 @@ from returnn_tf.graph.option_types import Code
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.loop_labels import label_of_step, named_labels
-from returnn_tf.native.decoding.ctc_search import CtcDecoder, LabelScores, ctc_library
+from returnn_tf.native.decoding.ctc_search import ctc_ops
+from returnn_tf.native.decoding.word_scores import ScoredTokens, WordScores
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.ops.sequence.lexicon import read_lexicon
-from returnn_tf.ops.sequence.ngram_file import open_ngram
+from returnn_tf.native.portable import in_portable_ops
+from returnn_tf.ops.sequence.lexicon import kept_lexicon
+from returnn_tf.ops.sequence.ngram_file import PlannedNGram, plan_ngram
 from returnn_tf.util.lazy_tf import tf
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordScoresPlan(LayerPlan):
-    """The plan of `WordScoresLayer`."""
+    """The plan of `WordScoresLayer`.
 
-    scores: LabelScores
+    :param scores: without the model
+    """
+
+    scores: WordScores
+    model: Optional[PlannedNGram]
 
 
 @register_layer("word_scores")
@@ -47,8 +53,8 @@ class WordScoresLayer(Planned[WordScoresPlan]):
     cuts off may end within a word.
 
     In a transducer, blank leaves the state and the score as they are, so no masked_computation is needed; in one, the
-    last frame is not seen. It runs on the CPU, in C++ that is compiled on first use. Exported graphs can't have it, as
-    they have no such files. No gradient.
+    last frame is not seen. It runs on the CPU, in C++ that is compiled on first use; there is no other form, so exports
+    without native ops can't have it. No gradient.
 
     Parameters: none. Lengths: one value per step of the loop.
 
@@ -116,57 +122,62 @@ class WordScoresLayer(Planned[WordScoresPlan]):
             raise ctx.error("has nothing to score labels by: give a lexicon, an n-gram model (lm), or a word_score.")
         if self.blank is not None and self.blank == self.end_label:
             raise OptionValueError("blank and end_label are both %d. Remove one of them." % self.blank)
-        scores = self._scores(size)
-        state = source.replace(dtype="int32", sparse_dim=None, vocab=None)
-        state = state.with_axis(1, ctx.new_spatial(scores.state_size, "state"))
-        ctx.loop_state("state", state, lambda emit: tf.zeros(emit.shape(state), "int32"))
-        data = source.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
-        return WordScoresPlan(data.with_axis(1, ctx.new_feature(size), feature=True), scores)
-
-    def _scores(self, size: int) -> LabelScores:
-        """Return what scores labels.
-
-        :param size: number of labels of the source
-        :raises ConfigError: a file is missing or does not fit the labels; there is no compiler
-        """
         labels = named_labels(self.vocab, size, self.separator, blank=self.blank, end_label=self.end_label)
-        lexicon, lm, indices = None, None, None
         try:
+            lexicon = None
             if self.lexicon is not None:
-                lexicon = read_lexicon(path_of(self.lexicon, where="lexicon"), labels)
+                lexicon = kept_lexicon(path_of(self.lexicon, where="lexicon"), labels)
+            model = None
             if self.lm is not None:
-                lm = open_ngram(path_of(self.lm, where="lm"), self.lm_level, lexicon)
-                indices = lm.indices(labels, size, lexicon)
-            library = ctc_library()
+                model = plan_ngram(path_of(self.lm, where="lm"), self.lm_level, labels, size, lexicon)
         except (CtcError, DataError) as exc:
             raise OptionValueError(str(exc)) from exc
-        except NativeOpError as exc:
-            raise OptionValueError(
-                "words are scored by a program in C++, which can't be compiled here: %s. Install a compiler, e.g. g++, "
-                "or remove the layer." % exc
-            ) from exc
-        options = {
-            "num_labels": size,
-            "blank": -1 if self.blank is None else self.blank,
-            "separator": -1 if labels.separator is None or lexicon is None else labels.separator,
-            "lm_scale": self.lm_scale,
-            "word_score": self.word_score,
-            "unknown_score": self.unknown_score,
-            "lm_of_labels": lm is not None and lm.of_labels,
-        }
-        decoder = CtcDecoder(
-            library,
-            options,
+        scores = WordScores(
+            size,
+            self.blank,
+            self.end_label,
+            None if lexicon is None else labels.separator,
+            1 if lexicon is None else self.readings,
+            self.lm_scale,
+            self.word_score,
+            self.unknown_score,
             None if lexicon is None else lexicon.spellings(),
-            None if lm is None else lm.model,
-            indices,
         )
-        return LabelScores(decoder, self.end_label, self.readings if lexicon is not None else 1)
+        state = source.replace(dtype="int32", sparse_dim=None, vocab=None)
+        state_size = scores.state_size(1 if model is None else model.order)
+        state = state.with_axis(1, ctx.new_spatial(state_size, "state"))
+        ctx.loop_state("state", state, lambda emit: tf.zeros(emit.shape(state), "int32"))
+        data = source.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
+        return WordScoresPlan(data.with_axis(1, ctx.new_feature(size), feature=True), scores, model)
+
+    def _model(self, path: str) -> Optional[ScoredTokens]:
+        """Return the model as the op takes it.
+
+        :param path: of the layer, for errors
+        :raises ConfigError: there is no compiler, or the graph is to have no native ops
+        :raises DataError: the file is damaged, or of other words
+        """
+        if in_portable_ops():
+            raise NativeError(
+                "Layer %r (class 'word_scores') is computed by a native op, which has no form in plain TensorFlow, so "
+                "a graph without native ops can't have it. Export to a target with such ops, without portable." % path
+            )
+        try:
+            ctc_ops()
+            return None if self.plan.model is None else self.plan.model.for_ops()
+        except NativeOpError as exc:
+            raise NativeError(
+                "Layer %r (class 'word_scores') is computed by a program in C++, which can't be compiled here: %s. "
+                "Install a compiler, e.g. g++, or remove the layer." % (path, exc)
+            ) from exc
+        except DataError as exc:
+            raise CtcDataError("Layer %r (class 'word_scores'): %s" % (path, exc)) from exc
 
     def emit(self, ctx: EmitContext) -> Any:
-        """Emit a Python function, which calls the library.
+        """Emit the op.
 
-        :raises ConfigError: frames come in blocks, but the last one would have to be known
+        :raises ConfigError: frames come in blocks, but the last one would have to be known; see also `_model`
+        :raises DataError: see `_model`
         """
         labels, before, scores = tf.cast(ctx.source(), tf.int32), ctx.loop_state("state"), self.plan.scores
         lens, step = ctx.lowering.loop.lens, ctx.lowering.loop.index
@@ -177,10 +188,7 @@ class WordScoresLayer(Planned[WordScoresPlan]):
             )
         left = 2 if lens is None or self.end_label is not None else lens - step  # steps, from this one on
         left = tf.broadcast_to(left, tf.shape(labels))
-        after, added = tf.numpy_function(
-            scores.step, [labels, tf.equal(left, 1), before], [tf.int32, tf.float32], stateful=False
-        )
-        after.set_shape(before.shape)
+        after, added = scores.step(self._model(ctx.node.path), labels, tf.equal(left, 1), before)
         ctx.set_loop_state("state", after)
         added = tf.where(left[:, None] > 0, added, 0.0)  # what follows the end of a shorter sequence is no label of it
-        return tf.cast(tf.ensure_shape(added, [None, ctx.output.dims[1].size]), ctx.float_dtype)
+        return tf.cast(added, ctx.float_dtype)

@@ -1,7 +1,7 @@
 """Native prefix beam search over scores per frame, with lexicon, n-gram model and weights of phrases: called by ctypes.
 
-It has no ops of TensorFlow, as its state are models and hypotheses rather than tensors; no lock of Python is held while
-it runs, so that threads search several sequences at once.
+Its state are models and hypotheses rather than tensors; no lock of Python is held while it runs, so that threads search
+several sequences at once. The op of the library, for searches in graphs, is in `word_scores`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.library import load
+from returnn_tf.native.library import c_library, needed_op
+from returnn_tf.native.shared_files import share_file
 from returnn_tf.native.sources import register_op
 
 _ERROR_SIZE = 1000
@@ -104,18 +105,18 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         ],
     ),
     "rtf_ctc_decoder_free": (None, [ctypes.c_void_p]),
-    "rtf_label_state_size": (ctypes.c_int64, [ctypes.c_void_p, ctypes.POINTER(_LabelScores)]),
-    "rtf_label_scores": (
-        None,
+    "rtf_ngram_share": (None, [ctypes.c_void_p, ctypes.c_char_p]),
+    "rtf_label_words": (
+        ctypes.c_int64,
         [
             ctypes.c_void_p,
             ctypes.POINTER(_LabelScores),
+            _int32s,
             ctypes.c_int64,
+            ctypes.c_int32,
             _int32s,
-            _bytes,
             _int32s,
             _int32s,
-            _floats,
         ],
     ),
     "rtf_ctc_search_new": (ctypes.c_void_p, [ctypes.c_void_p]),
@@ -132,16 +133,26 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-@functools.lru_cache(maxsize=1)
-def ctc_library() -> ctypes.CDLL:
-    """Return the library, compiled if necessary.
+def ctc_ops() -> Any:
+    """Return the ops of the library, compiled if necessary.
 
     :raises NativeOpError: it can't be compiled or loaded, or gives wrong results
     """
-    return _declared(load("ctc_search", self_test))
+    return needed_op("ctc_search", self_test)
 
 
-def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+@functools.lru_cache(maxsize=1)
+def ctc_library() -> ctypes.CDLL:
+    """Return the C interface of the library, compiled if necessary.
+
+    :raises NativeOpError: see `ctc_ops`
+    """
+    ctc_ops()
+    return _declared()
+
+
+def _declared() -> ctypes.CDLL:
+    library = c_library("ctc_search")
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -150,6 +161,11 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:
     return array.ctypes.data_as(kind)
+
+
+def joined_words(words: Sequence[str]) -> bytes:
+    """Return words as the library takes them, a line for each; one with a newline is empty, as no model has it."""
+    return "\n".join("" if "\n" in word else word for word in words).encode("utf8", "surrogatepass")
 
 
 class NGram:
@@ -176,7 +192,7 @@ class NGram:
         """Return the indices of words; 0 for words that the model does not have, as those with newlines."""
         result = np.zeros(len(words), np.int32)
         if words:
-            text = "\n".join("" if "\n" in word else word for word in words).encode("utf8", "surrogatepass")
+            text = joined_words(words)
             self._library.rtf_ngram_indices(self.pointer, text, len(text), _pointer(result, _int32s))
         return result
 
@@ -187,6 +203,11 @@ class NGram:
         pointers = _pointer(indices, _int32s), len(words), 1, _pointer(result, _floats)
         self._library.rtf_ngram_scores(self.pointer, *pointers)
         return result
+
+    def share(self, name: str) -> None:
+        """Let the ops of graphs find the model by a name; it has to exist as long as the process."""
+        share_file(name, self._content)
+        self._library.rtf_ngram_share(self.pointer, name.encode("utf8", "surrogateescape"))
 
 
 @dataclass(frozen=True)
@@ -276,44 +297,26 @@ def _phrases(phrases: WeightedPhrases) -> _Phrases:
     return result
 
 
-class LabelScores:
-    """What each label that may follow adds to the scores of hypotheses; see `rtf_label_scores`.
+def label_words(
+    decoder: CtcDecoder, readings: int, end_label: Optional[int], labels: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """Return the words of a sequence of labels by its best reading: number, first label, and the one past the last.
 
-    :param decoder: gives labels, lexicon, model and scales
-    :param end_label: ends a sequence; None: there is none
+    :param decoder: gives lexicon, model and scales
     :param readings: ways to divide labels into words that are kept
+    :param end_label: see `rtf_label_words`
     """
-
-    def __init__(self, decoder: CtcDecoder, end_label: Optional[int], readings: int) -> None:
-        self._decoder = decoder
-        self._options = _LabelScores(readings, -1 if end_label is None else end_label)
-        #: The number of integers in the state of a hypothesis, zeros before the first label.
-        self.state_size = int(decoder.library.rtf_label_state_size(decoder.pointer, ctypes.byref(self._options)))
-
-    def step(
-        self, labels: NDArray[np.int32], last: NDArray[np.bool_], before: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return the states after the last labels, [hypotheses, state_size], and the scores, [hypotheses, labels].
-
-        :param labels: those that came last; not used with a state of zeros
-        :param last: whether the next label is the last one
-        :param before: the states before ``labels``
-        """
-        labels, before = (np.ascontiguousarray(array, np.int32) for array in (labels, before))
-        flags = np.ascontiguousarray(last, np.uint8)
-        after = np.empty_like(before)
-        scores = np.empty((len(labels), self._decoder.num_labels), np.float32)
-        self._decoder.library.rtf_label_scores(
-            self._decoder.pointer,
-            ctypes.byref(self._options),
-            len(labels),
-            _pointer(labels, _int32s),
-            _pointer(flags, _bytes),
-            _pointer(before, _int32s),
-            _pointer(after, _int32s),
-            _pointer(scores, _floats),
-        )
-        return after, scores
+    given = np.array(labels, np.int32)
+    found = np.zeros((3, len(given)), np.int32)
+    count = decoder.library.rtf_label_words(
+        decoder.pointer,
+        ctypes.byref(_LabelScores(readings, -1 if end_label is None else end_label)),
+        _pointer(given, _int32s),
+        len(given),
+        1,
+        *(_pointer(row, _int32s) for row in found),
+    )
+    return [(word, first, past) for word, first, past in found[:, :count].T.tolist()]
 
 
 class CtcSearch:
@@ -377,13 +380,14 @@ def align(
         "ctc_search/search.cc",
         "ctc_search/trie.cc",
     ),
+    bindings=("ctc_search/word_scores_op.cc",),
 )
-def self_test(library: Any) -> None:
+def self_test(_: Any) -> None:
     """Compare the sums of all label sequences of a few frames with those of all alignments.
 
     :raises NativeOpError: they differ
     """
-    _declared(library)
+    library = _declared()
     frames, num_labels, blank = 4, 3, 1
     scores = np.random.RandomState(1).normal(0, 1, (frames, num_labels))
     scores = (scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))).astype("float32")

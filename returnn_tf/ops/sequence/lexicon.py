@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,8 @@ class WordLexicon:
     def __init__(self, labels: DecodedLabels) -> None:
         self.labels = labels
         self.words: list[str] = []
+        #: Whether the vocabulary has split some of the words, rather than that the file has their labels.
+        self.is_spelt = False
         self._index: dict[str, int] = {}
         self._spellings: list[tuple[int, tuple[int, ...]]] = []
 
@@ -74,6 +78,7 @@ def read_lexicon(path: str, labels: DecodedLabels) -> WordLexicon:
                 unspelt.append((number, word))
             else:
                 lexicon.add(word, spelt)
+                lexicon.is_spelt = True
             continue
         found = [labels.index(name) for name in names]
         known = [index for index in found if index is not None]
@@ -102,6 +107,20 @@ def read_lexicon(path: str, labels: DecodedLabels) -> WordLexicon:
         )
     if not lexicon.words:
         raise CtcDataError("Lexicon %r is empty: a line is a word and the names of its labels." % path)
+    return lexicon
+
+
+_kept: dict[str, tuple[Any, WordLexicon]] = {}  # by path: what tells the file and the labels, and the lexicon
+
+
+def kept_lexicon(path: str, labels: DecodedLabels) -> WordLexicon:
+    """Return a lexicon as `read_lexicon`, read once for all plans of a network; it must not be changed."""
+    status = os.stat(path) if os.path.isfile(path) else None
+    told = status and (status.st_size, status.st_mtime_ns, tuple(labels.names), labels.separator, labels.space)
+    before, lexicon = _kept.get(path, (None, None))
+    if lexicon is None or told != before or (lexicon.is_spelt and lexicon.labels.vocabulary is not labels.vocabulary):
+        lexicon = read_lexicon(path, labels)
+        _kept[path] = told, lexicon
     return lexicon
 
 

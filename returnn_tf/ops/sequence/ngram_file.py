@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
+import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +19,15 @@ from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.logging.log import log
 from returnn_tf.native.decoding.ctc_search import NGram, ctc_library
+from returnn_tf.native.decoding.word_scores import ScoredTokens
 from returnn_tf.ops.sequence.lexicon import WordLexicon
+from returnn_tf.ops.sequence.ngram_header import read_header
 
 #: A model that lacks a larger share of the words is one of another vocabulary.
 _MOST_UNKNOWN = 0.5
 _SHOWN = 5
+#: Of a file, at its begin, middle and end: the bytes, and of their hash the digits, that tell it from others.
+_BLOCK, _DIGITS = 1 << 16, 10
 #: The label " " in a model of labels: blanks separate the words of an ARPA file.
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
@@ -45,16 +51,30 @@ class NGramFile:
         :raises ConfigError: a model of words without a lexicon
         :raises DataError: it lacks most of them
         """
-        if self.of_labels:
-            names = [SPACE if name == " " else name for name in labels.names]
-            names += ["<unk>"] * (num_labels - len(names))
-            return indices_in(self.model, names, self.path, "labels")
-        if lexicon is None:
-            raise CtcError(
-                "Language model %r is one of words: that needs a lexicon. For a model of labels set lm_level = 'label'."
-                % self.path
-            )
-        return indices_in(self.model, lexicon.words, self.path, "words of the lexicon")
+        return indices_in(self.model, *_scored(self.path, self.of_labels, labels, num_labels, lexicon))
+
+
+def _scored(
+    path: str, of_labels: bool, labels: DecodedLabels, num_labels: int, lexicon: Optional[WordLexicon]
+) -> tuple[Sequence[str], str, str]:
+    """Return what a model scores, labels or the words of a lexicon, its path, and what they are for messages."""
+    if of_labels:
+        names = [SPACE if name == " " else name for name in labels.names]
+        return names + ["<unk>"] * (num_labels - len(names)), path, "labels"
+    if lexicon is None:
+        raise CtcError(
+            "Language model %r is one of words: that needs a lexicon. For a model of labels set lm_level = 'label'."
+            % path
+        )
+    return lexicon.words, path, "words of the lexicon"
+
+
+def _is_of_labels(level: Optional[str], lexicon: Optional[WordLexicon]) -> bool:
+    """Return whether a model is one of labels.
+
+    :param level: "word" or "label"; None: words if there is a lexicon
+    """
+    return level == "label" or (level is None and lexicon is None)
 
 
 def open_ngram(path: str, level: Optional[str], lexicon: Optional[WordLexicon]) -> NGramFile:
@@ -63,8 +83,88 @@ def open_ngram(path: str, level: Optional[str], lexicon: Optional[WordLexicon]) 
     :param level: "word" or "label"; None: words if there is a lexicon
     :raises DataError, NativeOpError: see `read_ngram`
     """
-    level = level or ("word" if lexicon is not None else "label")
-    return NGramFile(read_ngram(path), path, of_labels=level == "label")
+    return NGramFile(read_ngram(path), path, of_labels=_is_of_labels(level, lexicon))
+
+
+@dataclass(frozen=True)
+class PlannedNGram:
+    """A language model that a graph will have.
+
+    :param of_labels: see `NGramFile`
+    :param order: number of words of its longest n-grams
+    :param scored: what it scores, its path, and what they are for messages
+    :param is_checked: whether it is known that the model has them
+    """
+
+    of_labels: bool
+    order: int
+    scored: tuple[Sequence[str], str, str]
+    is_checked: bool
+
+    def for_ops(self) -> ScoredTokens:
+        """Return the model as ops take it.
+
+        :raises DataError: the file is damaged, or lacks most of what it is to score
+        :raises NativeOpError: see `read_ngram`
+        """
+        names, path, what = self.scored
+        name, model = _shared_model(path)
+        if not self.is_checked:
+            indices_in(model, names, path, what)
+        return ScoredTokens(name, model.order, self.of_labels, names)
+
+    def for_decoder(self) -> tuple[NGram, NDArray[np.int32]]:
+        """Return the model, and the indices of what it scores; see `for_ops`."""
+        _, model = _shared_model(self.scored[1])
+        return model, model.indices(self.scored[0])
+
+
+def plan_ngram(
+    path: str, level: Optional[str], labels: DecodedLabels, num_labels: int, lexicon: Optional[WordLexicon]
+) -> PlannedNGram:
+    """Return a language model for a graph; of its file, only the beginning is read.
+
+    :param level: "word" or "label"; None: words if there is a lexicon
+    :param num_labels: with those that have no name
+    :raises ConfigError: a model of words without a lexicon
+    :raises DataError: the file is missing, of another kind or damaged, or lacks most of what it is to score
+    """
+    of_labels = _is_of_labels(level, lexicon)
+    scored, header = _scored(path, of_labels, labels, num_labels, lexicon), read_header(path)
+    if header.words is not None:
+        known = [name.encode("utf8", "surrogatepass") in header.words for name in scored[0]]
+        _check_known(known, *scored)
+    return PlannedNGram(of_labels, header.order, scored, is_checked=header.words is not None)
+
+
+#: Models that ops of graphs may have, by the names that ops know: they stay as long as the process.
+_shared: dict[str, NGram] = {}
+_sharing = threading.Lock()
+
+
+def _shared_model(path: str) -> tuple[str, NGram]:
+    """Return a model and its name; in a process, a file is read once.
+
+    :raises DataError, NativeOpError: see `read_ngram`
+    """
+    with _sharing:
+        name = _name_of(path)
+        if name not in _shared:
+            _shared[name] = read_ngram(path)
+            _shared[name].share(name)
+        return name, _shared[name]
+
+
+def _name_of(path: str) -> str:
+    """Return the name of a model for ops, and of its file in exports; it tells files of other contents apart."""
+    size = os.path.getsize(path)
+    digest = hashlib.sha1(b"%d" % size)
+    with open(path, "rb") as file:
+        for place in (0, size // 2, max(0, size - _BLOCK)):
+            file.seek(place)
+            digest.update(file.read(_BLOCK))
+    stem, extension = os.path.splitext(os.path.basename(path[: -len(".gz")] if path.endswith(".gz") else path))
+    return "%s-%s%s" % (stem, digest.hexdigest()[:_DIGITS], extension)
 
 
 def read_ngram(path: str) -> NGram:
@@ -99,14 +199,24 @@ def indices_in(model: NGram, words: Sequence[str], path: str, what: str) -> NDAr
     :raises DataError: the model lacks most of them
     """
     indices = model.indices(words)
-    missing = [word for word, index in zip(words, indices) if not index and word.lower() != "<unk>"]
-    if missing:
-        shown = ", ".join(map(repr, missing[:_SHOWN])) + ", ..." * (len(missing) > _SHOWN)
-        text = "Language model %r lacks %d of the %d %s: %s." % (path, len(missing), len(words), what, shown)
-        if len(missing) > _MOST_UNKNOWN * len(words):
-            raise CtcDataError(
-                "%s It is one of another vocabulary: compare how words are written, as in capitals, and "
-                "whether it is a model of words or of labels." % text
-            )
-        log.warn(text + " They are scored as <unk>.")
+    _check_known(indices, words, path, what)
     return indices
+
+
+def _check_known(known: Sequence[Any], words: Sequence[str], path: str, what: str) -> None:
+    """Check that a model has most words, and tell in the log which it lacks.
+
+    :param known: of each word, whether the model has it
+    :raises DataError: it lacks most of them
+    """
+    missing = [word for word, has in zip(words, known) if not has and word.lower() != "<unk>"]
+    if not missing:
+        return
+    shown = ", ".join(map(repr, missing[:_SHOWN])) + ", ..." * (len(missing) > _SHOWN)
+    text = "Language model %r lacks %d of the %d %s: %s." % (path, len(missing), len(words), what, shown)
+    if len(missing) > _MOST_UNKNOWN * len(words):
+        raise CtcDataError(
+            "%s It is one of another vocabulary: compare how words are written, as in capitals, and "
+            "whether it is a model of words or of labels." % text
+        )
+    log.warn(text + " They are scored as <unk>.")

@@ -35,8 +35,8 @@ def test_compiles_for_the_oldest_cpus(name, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "with -O1" in done.stdout and os.listdir(tmp_path) == ["op.so"]
     code = (
-        "import sys; from returnn_tf.native.library import open_library; from returnn_tf.native.sources import OPS\n"
-        "OPS[sys.argv[1]].self_test(open_library(*sys.argv[1:])); print('good')"
+        "import sys; from returnn_tf.native.library import load_library; from returnn_tf.native.sources import OPS\n"
+        "OPS[sys.argv[1]].self_test(load_library(sys.argv[2])); print('good')"
     )
     done = processes.run(["-c", code, name, path], cwd=processes.ROOT)
     assert done.stdout.strip() == "good", done.stderr

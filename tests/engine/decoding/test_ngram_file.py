@@ -9,8 +9,10 @@ import pytest
 
 from returnn_tf.config import DataError
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
+from returnn_tf.ops.sequence import ngram_file
 from returnn_tf.ops.sequence.ngram import ArpaModel
-from returnn_tf.ops.sequence.ngram_file import indices_in, open_ngram, read_ngram
+from returnn_tf.ops.sequence.ngram_file import indices_in, open_ngram, plan_ngram, read_ngram
+from returnn_tf.ops.sequence.ngram_header import read_header
 
 FILES = pathlib.Path(__file__).parents[2] / "data/kenlm"
 ARPA, BINARY = FILES / "small.arpa", FILES / "small.probing"  # the second one by build_binary of KenLM
@@ -110,6 +112,56 @@ def test_damaged_arpa_files(tmp_path, content, text):
     with pytest.raises(DataError, match=text) as error:
         read_ngram(str(path))
     assert repr(str(path)) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content, text",
+    [
+        ("", "it is empty"),
+        ("no model\n", "it has no section"),
+        (changed("ngram 1=", "ngram 1=1"), "line [0-9]+: the section .1-grams: has"),
+        (changed("ngram 1=", "ngram 3="), 'line 2: "ngram 3=[0-9]+" is not "ngram 1=<count>"'),
+        (changed("\\1-grams:", "\\2-grams:"), 'line [0-9]+: ".2-grams:" where .1-grams: has to follow'),
+        (changed("\\1-grams:\n", "\\1-grams:\nnan\tx\n"), 'line [0-9]+: "nan" is not the log10 of a probability'),
+        (changed("\\1-grams:\n", "\\1-grams:\n0.5\tx\n"), 'line [0-9]+: "0.5" is not the log10 of a probability'),
+        (changed("\\1-grams:\n", "\\1-grams:\n-0.5\n"), "line [0-9]+: less than 1 words"),
+    ],
+)
+def test_damaged_beginnings(tmp_path, content, text):
+    """What planning reads of a file has the errors of the library."""
+    path = tmp_path / "x.arpa"
+    path.write_text(content, "utf8")
+    for read in (read_header, read_ngram):
+        with pytest.raises(DataError, match=text) as error:
+            read(str(path))
+        assert repr(str(path)) in str(error.value)
+
+
+def test_headers(tmp_path):
+    header = read_header(str(ARPA))
+    assert header.order == read_ngram(str(ARPA)).order == read_header(str(BINARY)).order
+    assert {b"green", b"<s>", b"</s>"} < header.words and b"<unk>" not in header.words
+    assert read_header(str(BINARY)).words is None
+    (tmp_path / "x.arpa.gz").write_bytes(gzip.compress(ARPA.read_bytes()))
+    assert read_header(str(tmp_path / "x.arpa.gz")) == header
+    for content in (BINARY.read_bytes()[:60], BINARY.read_bytes()[:88] + b"\x63"):
+        (tmp_path / "x.probing").write_bytes(content)
+        with pytest.raises(DataError, match="it is damaged, or has n-grams of more than 8 words"):
+            read_header(str(tmp_path / "x.probing"))
+
+
+def test_a_file_is_read_once(tmp_path, monkeypatch):
+    """A graph is made several times; a file that has changed is read again."""
+    read = []
+    monkeypatch.setattr(ngram_file, "read_ngram", lambda path: read.append(path) or read_ngram(path))
+    path, labels = tmp_path / "x.arpa", DecodedLabels(["a", "b"])
+    for prob, reads in ((-0.25, 1), (-0.25, 1), (-0.5, 2)):
+        path.write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n%g a\n-0.9 b\n\n\\end\\\n" % prob)
+        planned = plan_ngram(str(path), None, labels, 2, None)
+        tokens = planned.for_ops()
+        assert tokens.name.startswith("x-") and tokens.name.endswith(".arpa") and len(read) == reads
+        model, indices = planned.for_decoder()
+        assert model.scores(["a"]) == pytest.approx([prob * np.log(10)]) and list(indices) == [1, 2]
 
 
 @pytest.mark.parametrize("size", [40, 60, 100, 130, 200, 440])

@@ -11,7 +11,9 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
-from returnn_tf.config import ConfigError
+from returnn_tf.config import ConfigError, DataError
+from returnn_tf.native.errors import NativeOpError
+from returnn_tf.ops.sequence import lexicon as lexicons
 from returnn_tf.ops.sequence.ngram import ArpaModel
 from tests.layers.nets import feed
 from tests.layers.rec.searching import frame_loop, free_loop, hypotheses, one_sequence, search_net
@@ -165,10 +167,22 @@ def write_lexicon(folder: pathlib.Path, words: Words, names: Sequence[str]) -> s
     return str(path)
 
 
-def scores_of(**options: Any) -> Any:
-    """Return the native scores of a layer, for the labels of `free_loop`."""
+class Scores:
+    """The op of a layer, for the labels of `free_loop`."""
+
+    def __init__(self, plan: Any) -> None:
+        self._scores = plan.scores
+        self._model = None if plan.model is None else plan.model.for_ops()
+        self.state_size = self._scores.state_size(1 if plan.model is None else plan.model.order)
+
+    def step(self, *inputs: Any) -> tuple[Any, Any]:
+        after, scores = self._scores.step(self._model, *inputs)
+        return after.numpy(), scores.numpy()
+
+
+def scores_of(**options: Any) -> Scores:
     net = search_net(with_mean(free_loop(CHOICE, fused(**options))))
-    return next(node.plan.scores for node in net.plan.all_nodes() if node.layer.class_name == "word_scores")
+    return Scores(next(node.plan for node in net.plan.all_nodes() if node.layer.class_name == "word_scores"))
 
 
 CHOICE = {"input_type": "log_prob", "length_normalization": False}
@@ -385,3 +399,41 @@ def test_bad_input(
     with pytest.raises(ConfigError, match=match) as info:
         search_net(with_mean(free_loop(CHOICE, fused(**options))))
     assert "loop/words" in str(info.value)
+
+
+def test_a_lexicon_is_read_once_for_all_plans(lexicon: str, monkeypatch: Any) -> None:
+    read: list[str] = []
+    real = lexicons.read_lexicon
+    monkeypatch.setattr(lexicons, "read_lexicon", lambda path, labels: read.append(path) or real(path, labels))
+    for text, count in (("a a\n", 1), ("a a\n", 1), ("a a b\nb b\n", 2), ("a\n", 3), ("a\n", 4)):
+        if pathlib.Path(lexicon).read_text() != text:
+            pathlib.Path(lexicon).write_text(text)
+        search_net(with_mean(free_loop(CHOICE, fused(lexicon=lexicon))))
+        assert len(read) == count  # words that a vocabulary splits are read for each one
+
+
+def test_files_are_read_to_their_end_when_the_graph_is_made(arpa: str, tmp_path: pathlib.Path) -> None:
+    """A plan needs the words of a model; the library finds what is wrong with the other n-grams."""
+    pathlib.Path(arpa).write_text(ARPA.replace("-0.05 <s> ab ba", "-0.05 <s> ab nobody"))
+    net = search_net(with_mean(free_loop(CHOICE, fused(lm=arpa, vocab=vocab_of(["a", "ab", "ba", "c", "d"])))))
+    with pytest.raises(DataError, match="'loop/words'.*line [0-9]+: the word .nobody. is not among the 1-grams"):
+        net.run(feed())
+
+
+def test_words_of_a_binary_file_are_compared_when_the_graph_is_made() -> None:
+    binary = pathlib.Path(__file__).parents[2] / "data/kenlm/small.probing"
+    net = search_net(with_mean(free_loop(CHOICE, fused(lm=str(binary)))))
+    with pytest.raises(DataError, match="'loop/words'.*lacks 5 of the 5 labels"):
+        net.run(feed())
+
+
+def test_without_a_compiler(monkeypatch: Any) -> None:
+    def fails() -> None:
+        raise NativeOpError("there is no C++ compiler")
+
+    monkeypatch.setattr("returnn_tf.layers.search.word_scores.ctc_ops", fails)
+    net = search_net(with_mean(free_loop(CHOICE, fused(word_score=1.0))))
+    with pytest.raises(
+        ConfigError, match="'loop/words'.* can't be compiled here: there is no C.. compiler. Install a c"
+    ):
+        net.run(feed())
