@@ -520,6 +520,13 @@ class Layer(Sealable):
         """
         return None
 
+    def word_reader(self) -> Optional[Callable[[Sequence[int]], list[tuple[str, int, int]]]]:
+        """Return what divides the labels of a search into words, if the layer gives scores of words to this search.
+
+        It takes labels of a sequence, and returns the words with their first label, and the one past the last.
+        """
+        return None
+
     def factors(self) -> Mapping[str, bool]:
         """Return the matrices by which a step multiplies its input, [batch, features], and whether each is transposed.
 

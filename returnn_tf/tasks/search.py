@@ -18,6 +18,7 @@ from returnn_tf.engine.distributed import world
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.errors import ErrorReport, decided_layers
 from returnn_tf.engine.search.labels import labels_of
+from returnn_tf.engine.search.lexicon_words import with_words_of_search
 from returnn_tf.engine.search.output import SearchOutput
 from returnn_tf.engine.search.search_pass import SearchPass
 from returnn_tf.engine.search.searcher import Searcher
@@ -72,7 +73,8 @@ def search(config: Config) -> int:
             transcriber = Transcriber.of(graph, net, source.dataset, own_target)
             _check_times(output, graph, transcriber.frame_seconds)
         check = None if output is None else output.check
-        one_pass = SearchPass(searcher, source, labels, reports, transcriber, check)
+        texts = {layer: with_words_of_search(labels[layer], net.plan, node) for layer, node in searcher.nodes.items()}
+        one_pass = SearchPass(searcher, source, texts, reports, transcriber, check)
         with net.sinks:
             one_pass.run(epoch)
     finally:

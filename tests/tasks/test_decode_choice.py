@@ -113,39 +113,46 @@ WORDS = {"decode_lexicon": "lexicon.txt", "decode_word_score": 1.5}
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    "changes, second",
+    "changes, texts",
     [
-        ({}, "tw@@ ne"),
-        (WORDS, "tw@@ o"),
-        ({**WORDS, "decode_lm": "words.arpa", "decode_lm_scale": 1.5}, "o@@ ne"),
-        ({**WORDS, "decode_hot_words": {"o@@ ne": 2.0}}, "o@@ ne"),
-        ({"decode_hot_words": {"tw@@ o": 4.0}}, "tw@@ o"),
-        ({"decode_word_score": -9.0}, ""),
+        ({}, ["o@@ ne tw@@ o", "tw@@ ne"]),
+        (WORDS, ["one two", "two"]),
+        ({**WORDS, "decode_lm": "words.arpa", "decode_lm_scale": 1.5}, ["one two", "one"]),
+        ({**WORDS, "decode_hot_words": {"o@@ ne": 2.0}}, ["one two", "one"]),
+        ({"decode_hot_words": {"tw@@ o": 4.0}}, ["o@@ ne tw@@ o", "tw@@ o"]),
+        ({"decode_word_score": -9.0}, ["", ""]),
     ],
 )
-def test_words(model: str, changes: dict[str, Any], second: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(model, **changes, log_verbosity=3) == ["o@@ ne tw@@ o" if second else "", second]
+def test_words(model: str, changes: dict[str, Any], texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(model, **changes, log_verbosity=3) == texts
     printed = capsys.readouterr().out
     assert "output: label errors" in printed
     assert "decode: search of 'loop/output' with %s" % ("decode_" if changes else "nothing but the network") in printed
 
 
-@pytest.mark.parametrize("beam, texts", [(5, ["", ""]), (1, ["two </s>", "two </s>"])])
-def test_sequences_that_are_too_short_for_the_words(
-    beam: int, texts: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("beam", [5, 1])
+def test_sequences_that_are_too_short_for_the_words(beam: int, capsys: pytest.CaptureFixture[str]) -> None:
     """What ends within a word is no hypothesis; where all do, a warning says so."""
     pathlib.Path("lexicon.txt").write_text("two\ttw@@ o o ne o o ne\n", "utf8")
-    frames = [{"data": ROWS[[3, 4, 5]], "classes": np.array([3, 4], "int32")} for _ in texts]
+    frames = [{"data": ROWS[[3, 4, 5]], "classes": np.array([3, 4], "int32")} for _ in range(2)]
     data = {"class": "StaticDataset", "data": frames, "output_dim": {"data": (6, 2), "classes": (5, 1)}}
     changes = {"decode_beam_size": beam, "search_output_file_format": "jsonl", "search_confidence": "entropy"}
     lines = run("transducer", **WORDS, eval=data, **changes)
     records = [json.loads(line) for line in lines]
-    assert [record["text"] for record in records] == texts
+    assert [record["text"] for record in records] == ["", ""]
     assert all("alternatives" not in record for record in records)
     warning = "All hypotheses of 2 sequences, e.g. 'seq-0', have a score of -inf"
     assert (warning in capsys.readouterr().out) == (beam == 1)
     assert all(0 <= label["confidence"] <= 1 for record in records for label in record["labels"])
+
+
+def test_of_a_sequence_that_ends_within_a_word_the_words_before_it_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the search of CTC; the beam has no other hypothesis."""
+    pathlib.Path("lexicon.txt").write_text("one\to@@ ne\ntwo\ttw@@ o o ne\n", "utf8")
+    frames = [{"data": ROWS[path], "classes": np.array([1, 2], "int32")} for path in ([1, 2, 3, 3], [1, 2, 5, 5])]
+    data = {"class": "StaticDataset", "data": frames, "output_dim": {"data": (6, 2), "classes": (5, 1)}}
+    assert run("transducer", **WORDS, eval=data, decode_beam_size=1) == ["one", "one"]
+    assert "All hypotheses of 1 sequence, e.g. 'seq-0', have a score of -inf" in capsys.readouterr().out
 
 
 def plan_of(model: str, **changes: Any) -> tuple[Any, Any]:
@@ -257,4 +264,48 @@ def test_command() -> None:
     pathlib.Path("my.config").write_text("from numpy import array, float32, int32\n" + "".join(lines), "utf8")
     args = ["--lexicon", "lexicon.txt", "--word-score", "1.5", "--lm", "words.arpa", "--lm-scale", "1.5"]
     assert main(["decode", "my.config", *args, "--output", "out"]) == 0
-    assert pathlib.Path("out").read_text("utf8").splitlines()[-1] == "o@@ ne"
+    assert pathlib.Path("out").read_text("utf8").splitlines()[-1] == "one"
+
+
+#: Labels that do not tell where a word ends, for words that sound alike, and a model that tells these apart.
+PHONES = ["</s>", "OW", "N", "T", "UW"]
+SOUND_ALIKE = "own\tOW N\none\tOW N\ntwo\tT UW\ntoo\tT UW\n"
+BIGRAMS = """\\data\\
+ngram 1=5
+ngram 2=1
+\\1-grams:
+-0.5 </s>
+-0.4 own
+-0.5 one
+-0.9 two
+-0.4 too
+\\2-grams:
+-0.01 one two
+\\end\\
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("changes, texts", [({}, ["own too", "too"]), ({"decode_lm": "2.arpa"}, ["one two", "too"])])
+def test_words_that_sound_alike(model: str, changes: dict[str, Any], texts: list[str]) -> None:
+    """The words of the hypotheses are those of the lexicon, not the labels; the language model chooses among them."""
+    pathlib.Path("lexicon.txt").write_text(SOUND_ALIKE, "utf8")
+    pathlib.Path("2.arpa").write_text(BIGRAMS if changes else "", "utf8")
+    extern = settings(model)["extern_data"]
+    extern["classes"]["vocab"] = {"class": "Vocabulary", "labels": PHONES, "unknown_label": None}
+    options = {**WORDS, **changes, "extern_data": extern, "search_output_file_format": "jsonl"}
+    if changes:
+        options["decode_lm_scale"] = 1.0
+    records = [json.loads(line) for line in run(model, **options, search_frame_seconds=0.1)]
+    if changes:
+        assert [record["text"] for record in records] == texts
+    for record in records:
+        spelling = dict(line.split("\t") for line in SOUND_ALIKE.splitlines())
+        labels = [label["text"] for label in record["labels"]]
+        assert " ".join(spelling[word["text"]] for word in record["words"]) == " ".join(labels)
+        assert all(0 < word["confidence"] <= 1 for word in record["words"])
+        if model == "transducer":
+            assert [word["start"] for word in record["words"]] == [
+                pytest.approx(0.2 * i) for i in range(len(record["words"]))
+            ]

@@ -91,7 +91,8 @@ class WordFigures:
             labels = target_labels(self._model, loss)
             given = each.feed["data"].shape[0]
             step = self._seconds * input_frames(given, size)
-            yield words_of(labels.spelling, timed_labels(labels.each(reference), frames, step, given * self._seconds))
+            pieces = timed_labels(labels.each(reference), frames, step, given * self._seconds)
+            yield words_of(labels.spans(reference), pieces)
 
 
 def _aligned(loss: LossNode, each: SeqReport) -> Optional[tuple[list[int], Any, int]]:

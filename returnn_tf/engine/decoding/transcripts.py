@@ -13,7 +13,7 @@ from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.decoding.decoder import Decoded
 from returnn_tf.engine.transcripts.confidence import POOLED, POSTERIOR, Confidence, entropy_confidence
 from returnn_tf.engine.transcripts.timed import timed_labels
-from returnn_tf.engine.transcripts.transcript import Hypothesis, Piece
+from returnn_tf.engine.transcripts.transcript import Hypothesis
 from returnn_tf.engine.transcripts.words import words_of
 
 _DEFAULT = Confidence()
@@ -57,11 +57,9 @@ def hypotheses_of(
                 for label, (first, past) in zip(entry.labels, entry.frames)
             ]
             pieces = timed_labels(names, entry.frames, step, seconds, sure)
-        spans = entry.word_labels
-        if entry.words is None or spans is None:
-            spans = tuple((first, past) for _, first, past in labels.spelling.spans(names))
-        words = _words(entry, labels, pieces)
-        found.append(Hypothesis(pieces, words, entry.score, entry.parts, word_labels=spans))
+        spans = _spans(entry, labels, names)
+        of_labels = entry.word_labels or tuple((first, past) for _, first, past in spans)
+        found.append(Hypothesis(pieces, words_of(spans, pieces), entry.score, entry.parts, word_labels=of_labels))
     if confidence.by_entropy or len(found) == 1:
         return tuple(found[:nbest])
     if confidence.kind == POOLED and "lm" in decoded[0].parts:
@@ -69,16 +67,18 @@ def hypotheses_of(
     return _in_beam(found, confidence, nbest)
 
 
-def _words(entry: Decoded, labels: DecodedLabels, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+def _spans(entry: Decoded, labels: DecodedLabels, names: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Return the words of a hypothesis, with their labels; a space after a word is not its label.
+
+    :param names: of its labels
+    """
     if entry.words is None or entry.word_labels is None:
-        return words_of(labels.spelling, pieces)
-    words = []
+        return labels.spelling.spans(names)
+    spans = []
     for word, (first, past) in zip(entry.words, entry.word_labels):
-        if past - first > 1 and entry.labels[past - 1] == labels.space:
-            past -= 1
-        own = pieces[first:past]
-        words.append(Piece(word, own[0].start, own[-1].end, min(piece.confidence or 0.0 for piece in own)))
-    return tuple(words)
+        is_space = past - first > 1 and entry.labels[past - 1] == labels.space
+        spans.append((word, first, past - is_space))
+    return spans
 
 
 def _in_beam(found: Sequence[Hypothesis], confidence: Confidence, nbest: Optional[int]) -> tuple[Hypothesis, ...]:

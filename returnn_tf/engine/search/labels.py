@@ -13,6 +13,8 @@ from returnn_tf.datasets.vocabulary import vocab_labels
 from returnn_tf.datasets.vocabulary.spelling import Spelling
 from returnn_tf.tensor import Data
 
+#: Words, each with its first label, and the one past its last.
+Spans = list[tuple[str, int, int]]
 _BYTES = [chr(byte) for byte in range(256)]
 
 
@@ -46,7 +48,11 @@ class Labels:
 
     def words(self, indices: Iterable[int]) -> list[str]:
         """Return the words that the labels make up; subword units are joined."""
-        return [word for word, _, _ in self.spelling.spans(self.each(indices))]
+        return [word for word, _, _ in self.spans(indices)]
+
+    def spans(self, indices: Iterable[int]) -> Spans:
+        """Return the words that the labels make up, each with its first label, and the one past its last."""
+        return self.spelling.spans(self.each(indices))
 
 
 class Bytes(Labels):

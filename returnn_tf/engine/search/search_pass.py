@@ -100,8 +100,9 @@ class SearchPass:
         tags = [found.tag for found in self._texts.values() if -np.inf in found.scores.values()]
         if tags:
             log.warn(
-                "All hypotheses of %s, e.g. %r, have a score of -inf, so their labels mean nothing. Raise beam_size. A "
-                "lexicon may also lack words that are short enough." % (counted(len(tags), "sequence"), min(tags))
+                "All hypotheses of %s, e.g. %r, have a score of -inf, so their last labels mean nothing; words of a "
+                "lexicon before them are kept. Raise beam_size. The lexicon may also lack words that are short enough."
+                % (counted(len(tags), "sequence"), min(tags))
             )
 
     def _check_complete(self, phase: str, whole: Optional[NDArray[Any]]) -> None:

@@ -14,6 +14,7 @@ from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.audio.frame_seconds import frame_seconds
 from returnn_tf.engine.search.end_labels import without_end
 from returnn_tf.engine.search.labels import Labels, labels_of
+from returnn_tf.engine.search.lexicon_words import with_words_of_search
 from returnn_tf.engine.search.times import Times, frames_of_attention, frames_of_ctc, input_frames
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph
 from returnn_tf.engine.transcripts.best_path import Frames, frames_of_path
@@ -49,7 +50,7 @@ class Transcriber:
     """
 
     def __init__(self, graph: TranscriptGraph, labels: Labels, frame_seconds: Optional[float]) -> None:
-        self._labels = labels
+        self._labels = with_words_of_search(labels, graph.plan, graph.node)
         #: Seconds between the frames of the input; None: unknown.
         self.frame_seconds = frame_seconds
         self._options = graph.options
@@ -126,7 +127,8 @@ class Transcriber:
             timed_labels(self._labels.each(own), of_own, seconds, duration, sure)
             for own, of_own, sure in zip(labels, frames, confidence)
         ]
-        words = [words_of(self._labels.spelling, own) for own in pieces]
+        spans = [self._labels.spans(own) for own in labels]
+        words = [words_of(of_own, own) for of_own, own in zip(spans, pieces)]
         if sequence.scores is not None and len(sequence.scores) > 1 and not self._options.confidence.by_entropy:
             scores = [float(score) for score in sequence.scores[: len(labels)]]
             pieces[0] = self._options.confidence.in_beam(pieces, scores)
@@ -140,8 +142,8 @@ class Transcriber:
                 for name, values in sequence.parts.items()
                 if len(values[place]) == len(sequence.labels[place])  # else steps without label have scores, too
             }
-            spans = [(first, past) for _, first, past in self._labels.spelling.spans([piece.text for piece in own])]
-            hypotheses.append(Hypothesis(own, of_words, score, parts, by_label, spans))
+            of_labels = [(first, past) for _, first, past in spans[place]]
+            hypotheses.append(Hypothesis(own, of_words, score, parts, by_label, of_labels))
         return Transcript(tag, tuple(hypotheses), duration)
 
     def _frames(self, sequence: _Sequence, labels: list[list[int]]) -> list[Optional[Frames]]:

@@ -59,7 +59,7 @@ class TranscriptGraph:
     """
 
     def __init__(self, plan: Plan, layer: str, options: TranscriptOptions) -> None:
-        self.options = options
+        self.options, self.plan = options, plan
         searched = searched_node(plan, layer)
         #: The layer with all hypotheses; of an alignment, the one with the labels.
         self.node = beam_of(searched)

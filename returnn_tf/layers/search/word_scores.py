@@ -22,8 +22,9 @@ from returnn_tf.native.decoding.ctc_search import ctc_ops
 from returnn_tf.native.decoding.word_scores import ScoredTokens, WordScores
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.portable import in_portable_ops
-from returnn_tf.ops.sequence.lexicon import kept_lexicon
+from returnn_tf.ops.sequence.lexicon import WordLexicon, kept_lexicon
 from returnn_tf.ops.sequence.ngram_file import PlannedNGram, plan_ngram
+from returnn_tf.ops.sequence.word_reader import WordReader
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -35,6 +36,7 @@ class WordScoresPlan(LayerPlan):
     """
 
     scores: WordScores
+    lexicon: Optional[WordLexicon]
     model: Optional[PlannedNGram]
 
 
@@ -148,7 +150,12 @@ class WordScoresLayer(Planned[WordScoresPlan]):
         state = state.with_axis(1, ctx.new_spatial(state_size, "state"))
         ctx.loop_state("state", state, lambda emit: tf.zeros(emit.shape(state), "int32"))
         data = source.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
-        return WordScoresPlan(data.with_axis(1, ctx.new_feature(size), feature=True), scores, model)
+        return WordScoresPlan(data.with_axis(1, ctx.new_feature(size), feature=True), scores, lexicon, model)
+
+    def word_reader(self) -> Optional[WordReader]:
+        """Return what divides labels into the words of the lexicon; None without one."""
+        lexicon = self.plan.lexicon
+        return None if lexicon is None else WordReader(lexicon, self.plan.scores, self.plan.model)
 
     def _model(self, path: str) -> Optional[ScoredTokens]:
         """Return the model as the op takes it.

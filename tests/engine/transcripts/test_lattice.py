@@ -20,7 +20,7 @@ def hypothesis(text, acoustic, lm, score=None, start=0.0):
     """Return a hypothesis with a label per 0.1 seconds, whose scores have one more for the end."""
     names = text.split()
     labels = tuple(Piece(name, start + 0.1 * i, start + 0.1 * i + 0.1) for i, name in enumerate(names))
-    words = words_of(SPELLING, labels)
+    words = words_of(SPELLING.spans([label.text for label in labels]), labels)
     spans = [(first, past) for _, first, past in SPELLING.spans(names)]
     parts = {"acoustic": sum(acoustic), "lm": sum(lm)}
     total = sum(parts.values()) if score is None else score

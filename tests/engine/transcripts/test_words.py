@@ -63,4 +63,7 @@ def test_words_of_an_index_without_name():
 def test_times_and_confidence_of_words():
     spelling = Spelling(["th@@", "e", "a"])
     labels = [Piece("th@@", 0.1, 0.2, 0.9), Piece("e", 0.3, 0.5, 0.4), Piece("a", 0.6, 0.7)]
-    assert words_of(spelling, labels) == (Piece("the", 0.1, 0.5, 0.4), Piece("a", 0.6, 0.7, None))
+    assert words_of(spelling.spans([label.text for label in labels]), labels) == (
+        Piece("the", 0.1, 0.5, 0.4),
+        Piece("a", 0.6, 0.7, None),
+    )

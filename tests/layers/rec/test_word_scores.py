@@ -401,6 +401,32 @@ def test_bad_input(
     assert "loop/words" in str(info.value)
 
 
+@pytest.mark.parametrize("with_lm", [False, True])
+def test_the_words_of_labels_are_those_of_the_best_reading(with_lm: bool, lexicon: str, arpa: str) -> None:
+    options = {"lexicon": lexicon, "end_label": 4, **({**MODEL, "lm": arpa} if with_lm else {"readings": 50})}
+    net = search_net(with_mean(free_loop(CHOICE, fused(**options))))
+    read = next(node.layer.word_reader() for node in net.plan.all_nodes() if node.path == "loop/words")
+    reference = Reference(LEXICON, ArpaModel(arpa) if with_lm else None, word_score=0.3 if with_lm else 0.0)
+    whole = 0
+    for size in range(6):
+        for labels in itertools.product(range(3), repeat=size):
+            if not reference.states(labels):
+                continue
+            found = read([*labels, 4, 0])  # what follows the end is nothing
+            borders = [0, *(past for _, _, past in found)]
+            assert [first for _, first, _ in found] == borders[:-1]
+            last = borders[-1]
+            assert all((word, labels[first:past]) in LEXICON for word, first, past in found)
+            if reference.ended(labels) > -np.inf:
+                whole += 1
+                assert last == size
+                score = reference.of_words([word for word, _, _ in found], ended=True)
+                np.testing.assert_allclose(score, reference.ended(labels), atol=1e-4)
+            else:
+                assert any(labels[last:] == own[: size - last] for _, own in LEXICON)  # a word that is not complete
+    assert whole > 50
+
+
 def test_a_lexicon_is_read_once_for_all_plans(lexicon: str, monkeypatch: Any) -> None:
     read: list[str] = []
     real = lexicons.read_lexicon
