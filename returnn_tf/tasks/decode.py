@@ -13,6 +13,7 @@ from typing import Any, Optional
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.compiler.requested import with_outputs
 from returnn_tf.config import Config
+from returnn_tf.config.derived import derived
 from returnn_tf.config.errors import CtcError
 from returnn_tf.config.settings.decoding import DecodingSettings
 from returnn_tf.config.settings.network import NetworkSettings
@@ -29,7 +30,7 @@ from returnn_tf.engine.decoding.tuning import Point, grid, table
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.passes.forwarder import Forwarder
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
-from returnn_tf.engine.search.decoder_of_config import decoded_node, decoder_of_config
+from returnn_tf.engine.search.decoder_of_config import beam_options, decoded_node, decoder_of_config
 from returnn_tf.engine.search.output import Found, SearchOutput
 from returnn_tf.engine.search.posteriors import (
     Posteriors,
@@ -40,7 +41,7 @@ from returnn_tf.engine.search.posteriors import (
 )
 from returnn_tf.engine.search.times import InputFrames
 from returnn_tf.engine.search.transcript_graph import TranscriptOptions
-from returnn_tf.engine.search.words_of_choice import check_settings, searched_choice, with_words
+from returnn_tf.engine.search.words_of_choice import OF_TASK, check_settings, idle_scales, searched_choice, with_words
 from returnn_tf.engine.support.signals import StopRequest
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.confidence import Confidence
@@ -52,7 +53,7 @@ from returnn_tf.layers.losses.ctc import CtcLoss
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import counted
 from returnn_tf.tasks.registry import register_task
-from returnn_tf.tasks.search import search
+from returnn_tf.tasks.search import errors_of_search, search_and_write
 
 #: Sequences that are decoded together, by all threads.
 _TOGETHER = 256
@@ -65,8 +66,29 @@ def decode(config: Config) -> int:
     If that layer is of a search by `choice`, or the network has nothing but such a search, it is task ``search`` with
     lexicon, language model and hot words.
     """
-    searching = search_with_words(config, DecodingSettings(config).decode_layer)
-    return _decode(config) if searching is None else search(searching)
+    settings = DecodingSettings(config)
+    searching = search_with_words(config, settings.decode_layer, but=OF_TASK)
+    if searching is None:
+        return _decode(config)
+    if settings.decode_tune:
+        return _tune_search(config, settings)
+    return search_and_write(searching, settings.decode_nbest if settings.is_set("decode_nbest") else None)
+
+
+def _tune_search(config: Config, settings: DecodingSettings) -> int:
+    """Search with each combination of scales, and print the table of the error rates."""
+    what, done = "", []
+    assert settings.decode_tune is not None
+    for values, _ in grid(settings.decode_tune, beam_options(settings), idle_scales(settings)):
+        point = derived(config, {"decode_" + name: value for name, value in values.items()})
+        searching = search_with_words(point, settings.decode_layer, but=OF_TASK)
+        assert searching is not None  # as without these values
+        begin = time.perf_counter()
+        what, errors = errors_of_search(searching)
+        done.append(Point(values, errors, time.perf_counter() - begin))
+        log.write(4, "decode: %s: %s %s" % (values, what, errors.text()))
+    log.write(1, "\n".join(table(done, what)))
+    return 0
 
 
 def search_with_words(config: Config, name: str, but: Sequence[str] = ()) -> Optional[Config]:

@@ -21,10 +21,11 @@ from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.lexicon_words import with_words_of_search
 from returnn_tf.engine.search.output import SearchOutput
 from returnn_tf.engine.search.search_pass import SearchPass
-from returnn_tf.engine.search.searcher import Searcher
+from returnn_tf.engine.search.searcher import Searcher, searched_node
 from returnn_tf.engine.search.transcriber import Transcriber
-from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
+from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, beam_of, wanted_layers
 from returnn_tf.engine.training.load_model import load_network
+from returnn_tf.engine.transcripts.edit_distance import Errors
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
@@ -32,23 +33,65 @@ from returnn_tf.tasks.registry import register_task
 @register_task("search")
 def search(config: Config) -> int:
     """Search ``search_data``; write the hypotheses of ``search_output_layer`` to ``search_output_file``."""
-    settings, target = TaskSettings(config), NetworkSettings(config).target
-    layers = output_layers(config)
+    return search_and_write(config)
+
+
+def search_and_write(config: Config, nbest: Optional[int] = None) -> int:
+    """Run task ``search``.
+
+    :param nbest: hypotheses that are written, if the format has several; None: all of a layer, or of a transcript
+    :return: exit code
+    """
+    settings, layers = TaskSettings(config), output_layers(config)
     try:
-        name = _dataset_name(config)
+        _dataset_name(config)
     except ConfigError as exc:
         _check_searches(config, exc)
         raise
     path = settings.search_output_file
     output = SearchOutput(path, settings.search_output_file_format, layers) if path else None
+    if nbest is not None and nbest > 1:
+        plan = search_plan(config)
+        layers = [beam_of(searched_node(plan, layer)).path for layer in layers]
+        output = None if output is None else output.of_layers(layers)
+    one_pass, is_chief = _searched(config, layers, output, _nothing_kept(config), nbest)
+    one_pass.log_errors()
+    if output is not None and is_chief:
+        rows = one_pass.rows()
+        output.write(rows)
+        text = "Wrote %s: %s for %i sequences, %s" % (path, ", ".join(layers), len(rows), output.content)
+        log.write(3, text)
+    return 0
+
+
+def errors_of_search(config: Config) -> tuple[str, Errors]:
+    """Search ``search_data`` without writing; return what was counted, and the errors.
+
+    :raises ConfigError: no layer counts errors
+    """
+    lacking = (
+        "There is no error rate: the network has no 'decide' layer with the loss 'edit_distance', or search_do_eval is "
+        "False."
+    )
+    return _searched(config, output_layers(config), None, lacking)[0].errors()
+
+
+def _searched(
+    config: Config, layers: list[str], output: Optional[SearchOutput], lacking: str, nbest: Optional[int] = None
+) -> tuple[SearchPass, bool]:
+    """Search the dataset.
+
+    :param lacking: what to say if there is neither an output nor a layer that counts errors
+    :return: the pass, and whether this process writes its results
+    """
+    settings, target = TaskSettings(config), NetworkSettings(config).target
     options = None if output is None or output.of_transcripts is None else TranscriptOptions.of(settings)
     outputs = [] if options is None else wanted_layers(search_plan(config), layers[0], options)
     members = world.start(config)
     net, choice = load_network(config, search=True, outputs=outputs)
-    epoch = choice.epoch or 1
     decided = decided_layers(net.plan) if settings.search_do_eval else []
     if output is None and not decided:
-        raise SearchError(why_nothing_searches(net.plan) or _nothing_kept(config))
+        raise SearchError(why_nothing_searches(net.plan) or lacking)
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     references = [entry.target for entry in decided if entry.target.extern_key is None]
     graph = None if options is None else TranscriptGraph(net.plan, layers[0], options)
@@ -60,7 +103,7 @@ def search(config: Config) -> int:
         needed=graph.needed if graph else (),
         further=graph.emit if graph else None,
     )
-    source = _source(config, name, searcher, members)
+    source = _source(config, _dataset_name(config), searcher, members)
     try:
         labels = {
             layer: labels_of(node.output, source.dataset, net.extern_data, (node.layer.target_names or [target])[0])
@@ -74,18 +117,12 @@ def search(config: Config) -> int:
             _check_times(output, graph, transcriber.frame_seconds)
         check = None if output is None else output.check
         texts = {layer: with_words_of_search(labels[layer], net.plan, node) for layer, node in searcher.nodes.items()}
-        one_pass = SearchPass(searcher, source, texts, reports, transcriber, check)
+        one_pass = SearchPass(searcher, source, texts, reports, transcriber, check, nbest)
         with net.sinks:
-            one_pass.run(epoch)
+            one_pass.run(choice.epoch or 1)
     finally:
         source.close()
-    one_pass.log_errors()
-    if output is not None and source.world.is_chief:
-        rows = one_pass.rows()
-        output.write(rows)
-        text = "Wrote %s: %s for %i sequences, %s" % (path, ", ".join(layers), len(rows), output.content)
-        log.write(3, text)
-    return 0
+    return one_pass, source.world.is_chief
 
 
 def _check_times(output: SearchOutput, graph: TranscriptGraph, seconds: Optional[float]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -238,8 +239,7 @@ UNNAMED = {"data": {"dim": 6}, "classes": {"dim": 5, "sparse": True}, "frames": 
 @pytest.mark.parametrize(
     "changes, text",
     [
-        ({"decode_tune": {"lm_scale": [1.0]}}, "decode_tune.*is for scores of labels per frame, but 'loop/out"),
-        ({"decode_nbest": 3}, "decode_nbest.*is for scores of labels per frame"),
+        ({"decode_blank_scale": 0.5}, "decode_blank_scale.*is for scores of labels per frame, but 'loop/out"),
         ({"network": in_unit(output={"prob_scale": 0.5})}, "'loop/output' has prob_scale, so scores of words"),
         ({"network": in_unit(decode_words=PROB)}, "has a layer 'decode_words' beside it, so scores of words"),
         (
@@ -309,3 +309,44 @@ def test_words_that_sound_alike(model: str, changes: dict[str, Any], texts: list
             assert [word["start"] for word in record["words"]] == [
                 pytest.approx(0.2 * i) for i in range(len(record["words"]))
             ]
+
+
+def test_tuning(capsys: pytest.CaptureFixture[str]) -> None:
+    run_task(Config(settings("transducer", **WORDS, decode_tune={"word_score": [-9.0, 1.5], "beam_size": [4]})))
+    printed = capsys.readouterr().out
+    table = [line for line in printed.splitlines() if re.match(r"\s*-?\d.*%", line)]
+    assert [line.split()[:3] for line in table] == [["-9", "4", "100.00%"], ["1.5", "4", "33.33%"]]
+    assert [line.endswith("<- best") for line in table] == [False, True]
+    assert "word_score  beam_size  word errors  seconds" in printed
+
+
+@pytest.mark.parametrize(
+    "tune, text",
+    [
+        ({"lm_scale": [1.0]}, "tune: lm_scale has no effect without decode_lm"),
+        ({"prior_scale": [1.0]}, "tune: prior_scale has no effect on a search by 'choice'"),
+        ({"word_scroe": [1.0]}, "tune: there is no scale 'word_scroe'. Did you mean 'word_score'"),
+    ],
+)
+def test_mistakes_in_a_grid(tune: dict[str, list[float]], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        run_task(Config(settings("transducer", **WORDS, decode_tune=tune)))
+
+
+def test_tuning_without_errors() -> None:
+    changes = {**WORDS, "decode_tune": {"word_score": [0.0]}, "search_do_eval": False}
+    with pytest.raises(ConfigError, match="has no 'decide' layer.*or search_do_eval is False"):
+        run_task(Config(settings("transducer", **changes)))
+
+
+def test_nbest() -> None:
+    lines = run("transducer", **WORDS, decode_nbest=2, search_output_file_format="tsv")
+    rows = [line.split("\t") for line in lines]
+    assert [row[0] for row in rows] == ["seq-0", "seq-0", "seq-1", "seq-1"]
+    assert [row[2] for row in rows][::2] == ["one two", "two"]
+    assert all(float(better[1]) >= float(worse[1]) for better, worse in zip(rows[::2], rows[1::2]))
+    pathlib.Path("out").unlink()
+    for nbest, alternatives in ((1, 0), (2, 1)):
+        lines = run("transducer", **WORDS, decode_nbest=nbest, search_output_file_format="jsonl")
+        assert [len(json.loads(line).get("alternatives", [])) for line in lines] == [alternatives] * 2
+        pathlib.Path("out").unlink()

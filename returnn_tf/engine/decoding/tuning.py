@@ -1,4 +1,4 @@
-"""Scales on a grid: the error rate of each combination, from posteriors that are computed once."""
+"""Scales on a grid: the error rate of each combination."""
 
 from __future__ import annotations
 
@@ -66,14 +66,17 @@ def best_of(points: Sequence[Point]) -> Point:
     return min(points, key=lambda point: point.errors.total)
 
 
-def table(points: Sequence[Point]) -> list[str]:
-    """Return a table of the error rates and the seconds of decoding, a line for each point; the best is marked."""
+def table(points: Sequence[Point], what: str = "word errors") -> list[str]:
+    """Return a table of the error rates and the seconds of decoding, a line for each point; the best is marked.
+
+    :param what: is counted
+    """
     names = list(points[0].values)
     rows = [
         [*("%g" % point.values[name] for name in names), "%.2f%%" % (100 * point.errors.rate), "%.1f" % point.seconds]
         for point in points
     ]
-    header = [*names, "word errors", "seconds"]
+    header = [*names, what, "seconds"]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     best = best_of(points)
     lines = ["  ".join(name.rjust(width) for name, width in zip(header, widths))]

@@ -106,13 +106,14 @@ class ErrorReport:
     def lines(self) -> list[str]:
         """Return the error rates; word errors only if labels make up words, which are not the labels themselves."""
         lines = ["%s: label errors %s" % (self.layer, self.label_errors.text())]
-        same = (self.word_errors.total, self.word_errors.reference) == (
-            self.label_errors.total,
-            self.label_errors.reference,
-        )
-        if self._labels.have_words and not same:
-            lines.append("%s: word errors %s" % (self.layer, self.word_errors.text()))
-        return lines
+        what, errors = self.counted()
+        return lines if errors is self.label_errors else [*lines, "%s: %s %s" % (self.layer, what, errors.text())]
+
+    def counted(self) -> tuple[str, Errors]:
+        """Return "word errors" and these, if labels make up words, which are not the labels themselves; else labels."""
+        words, labels = self.word_errors, self.label_errors
+        same = (words.total, words.reference) == (labels.total, labels.reference)
+        return ("word errors", words) if self._labels.have_words and not same else ("label errors", labels)
 
     def remark(self) -> str:
         """Return a note on the label that the errors leave out; "" if no reference has it."""

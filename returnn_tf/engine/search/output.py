@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import gzip
 import io
 import os
@@ -72,6 +73,12 @@ class SearchOutput:
             self.of_transcripts = FORMATS[file_format]
             self.content = self.of_transcripts.content
         self._layers = list(layers)
+
+    def of_layers(self, layers: Sequence[str]) -> SearchOutput:
+        """Return the writer for other layers, as many as before."""
+        other = copy.copy(self)
+        other._layers = list(layers)
+        return other
 
     def check(self, transcript: Transcript) -> None:
         """Check that a transcript can be written, as soon as it is there: not after the search for all of them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -22,6 +23,7 @@ from returnn_tf.engine.search.output import Found
 from returnn_tf.engine.search.searcher import SearchedLabels, Searcher, SearchResult
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.support.scores import ERROR, Scores, added_sums, batch_means
+from returnn_tf.engine.transcripts.edit_distance import Errors
 from returnn_tf.engine.transcripts.transcript import Transcript
 from returnn_tf.logging.lines import eval_line, phase_text
 from returnn_tf.logging.log import log
@@ -35,6 +37,7 @@ class SearchPass:
     :param reports: updated with each batch; they need the losses of the searcher
     :param transcriber: whose function ``emit`` the searcher has; None without transcripts
     :param check: called with each transcript
+    :param nbest: hypotheses of a sequence that are kept; None: all
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class SearchPass:
         reports: Sequence[ErrorReport],
         transcriber: Optional[Transcriber] = None,
         check: Optional[Callable[[Transcript], None]] = None,
+        nbest: Optional[int] = None,
     ) -> None:
+        self._nbest = nbest
         self._searcher = searcher
         self._source = source
         self._labels = labels
@@ -141,6 +146,10 @@ class SearchPass:
         """Return the results in corpus order."""
         return [self._texts[index] for index in sorted(self._texts)]
 
+    def errors(self) -> tuple[str, Errors]:
+        """Return what the first of the reports counts, and the errors."""
+        return self._reports[0].counted()
+
     def log_errors(self) -> None:
         """Log scores, error rates, and at level 4 the sequences with errors."""
         if self._searcher.with_losses:
@@ -159,7 +168,10 @@ class SearchPass:
         transcripts: Sequence[Transcript] = ()
         if self._transcriber is not None:
             frames = self._transcriber.frames_of_batch(batch.feed)
-            transcripts = self._transcriber.transcripts(batch.seq_tags, result.further, frames)
+            transcripts = [
+                replace(each, hypotheses=each.hypotheses[: self._nbest])
+                for each in self._transcriber.transcripts(batch.seq_tags, result.further, frames)
+            ]
             if self._check is not None:
                 for transcript in transcripts:
                     self._check(transcript)
@@ -191,9 +203,9 @@ class SearchPass:
 
     def _entry(self, name: str, found: Sequence[SearchedLabels]) -> Any:
         labels = self._labels[name]
-        if self._searcher.nodes[name].output.beam is None:
+        if self._searcher.nodes[name].output.beam is None or self._nbest == 1:
             return labels.text(found[0].labels)
-        return [(hypothesis.score, labels.text(hypothesis.labels)) for hypothesis in found]
+        return [(hypothesis.score, labels.text(hypothesis.labels)) for hypothesis in found[: self._nbest]]
 
 
 def searched(dataset: Dataset, epoch: int, *, in_order: bool = False) -> Optional[NDArray[Any]]:

@@ -12,6 +12,7 @@ from returnn_tf.config.derived import derived
 from returnn_tf.config.errors import SearchError
 from returnn_tf.config.settings.decoding import DecodingSettings
 from returnn_tf.engine.data.label_names import LabelNames
+from returnn_tf.engine.decoding.tuning import TUNED
 from returnn_tf.engine.search.end_labels import loop_of_search
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.registry import LAYERS
@@ -28,8 +29,12 @@ _OF_FRAMES = (
 )  # fmt: skip
 #: Settings with words, which may be for either.
 WORDS = ("decode_lexicon", "decode_lm", "decode_hot_words")
+#: Settings with which task decode searches, also by `choice`.
+OF_TASK = ("decode_tune", "decode_nbest")
 #: The names of the layers that are added to the unit.
 ADDED = ("decode_words", "decode_hot_words", "decode_log_probs", "decode_scores")
+#: What a search by choice has of the scales that can be tuned.
+_TUNED = ("lm_scale", "word_score", "unknown_score", "beam_size")
 #: The values of a choice by its input_type -> the activation that makes log probabilities of them.
 _LOG_PROBS = {"prob": "safe_log", "logits": "log_softmax"}
 
@@ -92,6 +97,14 @@ def check_settings(config: Config, found: SearchedChoice, but: Sequence[str] = (
             )
 
 
+def idle_scales(settings: DecodingSettings) -> dict[str, str]:
+    """Return the scales that have no effect on a search by `choice`, and why."""
+    found = {name: "on a search by 'choice'" for name in TUNED if name not in _TUNED}
+    if not settings.decode_lm:
+        found.update(lm_scale="without decode_lm", unknown_score="without decode_lm")
+    return found
+
+
 def with_words(config: Config, layers: Mapping[str, Any], plan: Plan, found: SearchedChoice) -> Config:
     """Return the config with lexicon, language model and hot words of the settings ``decode_...`` in the search.
 
@@ -121,7 +134,7 @@ def with_words(config: Config, layers: Mapping[str, Any], plan: Plan, found: Sea
 
     network = _changed(layers, found.node.path.split("/"), change, found.node.path)
     log.write(3, "decode: search of %r with %s" % (found.node.path, ", ".join(given) or "nothing but the network"))
-    done = {name: DecodingSettings.declared()[name].default for name in WORDS}  # the layers have them now
+    done = {name: DecodingSettings.declared()[name].default for name in (*WORDS, *OF_TASK)}  # they are used
     return derived(config, {}, hidden={**done, "network": network, "get_network": None, "pretrain": None})
 
 
