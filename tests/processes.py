@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import pathlib
@@ -165,17 +166,20 @@ def _end_forked(pid: int, requests: BinaryIO) -> None:
 def import_all() -> None:
     """Import TensorFlow and what programs use of the package, for the processes that are forked from this one."""
     import h5py  # noqa: F401
-    import tensorflow  # noqa: F401
 
     import returnn_tf.cli.main
     import returnn_tf.cli.run
     from returnn_tf.datasets.core.registry import DATASETS
     from returnn_tf.graph.registry import LAYERS
     from returnn_tf.tasks.registry import TASKS
+    from returnn_tf.util.lazy_tf import tf
 
+    assert tf.function
     assert returnn_tf.Network and returnn_tf.Trainer  # which are imported when they are used
     for registry in (DATASETS, LAYERS, TASKS):  # as are their modules
         registry.load()
+    gc.collect()
+    gc.freeze()  # otherwise each of them passes over all modules, which copies their memory
 
 
 def serve() -> NoReturn:

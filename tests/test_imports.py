@@ -11,10 +11,13 @@ from tools.lint.package import NAME as PACKAGE
 from tools.lint.package import ROOT
 
 
-def run_python(code):
-    """Return what a fresh interpreter prints; warnings are errors."""
+def run_python(code, warnings="error"):
+    """Return what a fresh interpreter prints.
+
+    :param warnings: of its flag ``-W``
+    """
     env = dict(os.environ, PYTHONPATH=str(ROOT))
-    command = [sys.executable, "-W", "error", "-c", code]
+    command = [sys.executable, "-W", warnings, "-c", code]
     return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
 
 
@@ -34,6 +37,18 @@ def test_all_modules_import_without_tensorflow():
     names = sorted(".".join(parts).removesuffix(".__init__") for parts in paths)
     code = "import importlib, sys\nfor name in %r: importlib.import_module(name)\n" % names
     run_python(code + "assert 'tensorflow' not in sys.modules")
+
+
+@pytest.mark.slow
+def test_tensorflow_is_imported_without_keras():
+    """Which takes three tenths of its import; it comes when it is used, also by import statements."""
+    code = (
+        "import sys\nfrom returnn_tf.util.lazy_tf import tf\n"
+        "assert tf.constant(1) == 1 and 'keras' not in sys.modules\n"
+        "from tensorflow.keras.layers import Dense\nassert Dense is tf.keras.layers.Dense\n"
+        "assert tf.optimizers.Adam is sys.modules['keras'].optimizers.Adam"
+    )
+    assert run_python(code, warnings="ignore") == ""  # those of Keras
 
 
 def test_folders_are_packages():

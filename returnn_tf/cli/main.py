@@ -27,6 +27,7 @@ from returnn_tf.logging.levels import STEP_LEVEL
 from returnn_tf.logging.log import log
 from returnn_tf.logging.text import paint, printable, wants_color
 from returnn_tf.util.installing import install_command
+from returnn_tf.util.lazy_tf import freeze_after_import
 from returnn_tf.util.temporary import NO_SPACE
 
 EXIT_BAD_CONFIG = 2
@@ -39,9 +40,11 @@ _MORE_MEMORY = "Raise the limit (ulimit -v, --mem of the job), or use less: lowe
 def main(argv: Optional[list[str]] = None) -> int:
     """Run the program.
 
-    :param argv: the arguments after the program name; by default those of the process
+    :param argv: the arguments after the program name; by default those of the process, which then runs nothing else
     :return: the exit code
     """
+    if argv is None:
+        freeze_after_import()
     open_standard_streams()
     log.attach()
     return _flushed(_guarded(list(sys.argv[1:] if argv is None else argv)))
