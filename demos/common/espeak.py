@@ -94,8 +94,9 @@ def speak(utterance: Utterance, path: str) -> None:
 
 def write_set(folder: str, name: str, utterances: list[Utterance]) -> None:
     """Speak the utterances of a set, and write its table."""
-    os.makedirs(os.path.join(folder, "audio"), exist_ok=True)
     files = ["audio/%s.wav" % utterance.name for utterance in utterances]
+    for parent in {os.path.dirname(file) for file in files}:
+        os.makedirs(os.path.join(folder, parent), exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(speak, utterances, [os.path.join(folder, file) for file in files]))
     with open(os.path.join(folder, name + ".tsv"), "w", encoding="utf8", newline="") as file:

@@ -2,6 +2,7 @@
 """Answers with the text of the training utterance that sounds most alike, by dynamic time warping.
 
     python nearest.py out/cs_train out/cs_test              out/cs_test_nearest.py, a dict from tag to text
+    python nearest.py out/prompts_en_spoken out/prompts_test_en --tags --sample-rate 8000       from tag to tag
 
 Frames are 13 MFCCs of 40 ms, mean and variance normalised in each utterance. The distance of two utterances is that of
 the best alignment (Sakoe and Chiba 1978, symmetric, no limit on the slope), divided by the sum of their lengths.
@@ -29,9 +30,12 @@ def mono(audio: NDArray[Any], **_: Any) -> NDArray[Any]:
     return audio.mean(axis=1) if audio.ndim == 2 else audio
 
 
-def read(path: str) -> tuple[list[str], list[str], list[Frames]]:
-    """Return tags, texts and frames of a zip."""
-    audio = {"features": "mfcc", "num_feature_filters": 13, "sample_rate": 16000, "pre_process": mono}
+def read(path: str, rate: int) -> tuple[list[str], list[str], list[Frames]]:
+    """Return tags, texts and frames of a zip.
+
+    :param rate: of its audio, in Hz
+    """
+    audio = {"features": "mfcc", "num_feature_filters": 13, "sample_rate": rate, "pre_process": mono}
     dataset = Dataset.from_config({"class": "OggZipDataset", "path": path, "audio": audio, "targets": None})
     tags, texts, frames = [], [], []
     for sequence in dataset.sequences():
@@ -100,10 +104,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("known", help="zip of the training set, without .zip")
     parser.add_argument("asked", help="that of a held-out set")
+    parser.add_argument("--sample-rate", type=int, default=16000, metavar="HZ", help="of the audio (16000)")
+    parser.add_argument("--tags", action="store_true", help="answer with tags of the training set, not with texts")
     args = parser.parse_args()
-    _, texts, known = read(args.known + ".zip")
-    tags, _, asked = read(args.asked + ".zip")
-    answers = {tag: texts[index] for tag, index in zip(tags, nearest(asked, known))}
+    known_tags, texts, known = read(args.known + ".zip", args.sample_rate)
+    tags, _, asked = read(args.asked + ".zip", args.sample_rate)
+    names = known_tags if args.tags else texts
+    answers = {tag: names[index] for tag, index in zip(tags, nearest(asked, known))}
     with open(args.asked + "_nearest.py", "w", encoding="utf8") as file:
         file.write(pprint.pformat(answers) + "\n")
     return 0

@@ -139,6 +139,20 @@ def make_prompts(steps: Steps, packages: str, *, few: bool) -> None:
     make_zips(steps, "prompts", packages, names, rate=8000)
 
 
+def find_nearest_prompts(steps: Steps) -> None:
+    """Let espeak-ng speak all phrases, and find the one that sounds most like each prompt, unless that is there."""
+    for language in VOICES:
+        spoken, asked = "out/prompts_%s_spoken" % language, "out/prompts_test_%s" % language
+        if not os.path.exists(steps.out("prompts_%s_spoken.zip" % language)):
+            title = "prompts: let espeak-ng speak the phrases, %s" % language
+            steps.script(title, "speak_prompts.py", "out", "--language", language)
+            files = [spoken + ".tsv", "--output", spoken + ".zip", "--sample-rate", "8000", "--format", "flac"]
+            steps.returnn("prompts: zip them", "data", "oggzip", *files)
+        if not os.path.exists(steps.out("prompts_test_%s_nearest.py" % language)):
+            title = "prompts: find the phrases that sound most alike, %s" % language
+            steps.script(title, "nearest.py", spoken, asked, "--tags", "--sample-rate", "8000")
+
+
 def train_prompts(steps: Steps, packages: str, seed: int, *, few: bool) -> None:
     """Train a model of all languages as far as it isn't trained yet; recognise prompts with it, also in C."""
     title, name = "prompts, seed %d" % seed, "prompts_%d" % seed
@@ -155,6 +169,8 @@ def train_prompts(steps: Steps, packages: str, seed: int, *, few: bool) -> None:
     export = ["export", "prompts.config", "--portable", "--output", "out/%s_export" % name]
     steps.returnn("%s: export" % title, *export, environment={"SEED": str(seed)})
     steps.script("%s: recognise by the decoder in C" % title, "phrases.py", "out/" + name, packages, "--c", DECODER)
+    steps.returnn("%s: draw curves" % title, "plot", "out/%s_learning_rates" % name, "out/%s_curves.png" % name)
+    steps.script("%s: draw prompts" % title, "draw_prompts.py", "out/" + name)
 
 
 def run(steps: Steps, args: argparse.Namespace) -> None:
@@ -164,6 +180,7 @@ def run(steps: Steps, args: argparse.Namespace) -> None:
     for corpus in args.corpora:
         if corpus == "prompts":
             make_prompts(steps, packages, few=args.quick)
+            find_nearest_prompts(steps)
             for seed in seeds:
                 train_prompts(steps, packages, seed, few=args.quick)
             steps.script("prompts: count errors", "score_prompts.py", "out")

@@ -22,6 +22,7 @@ from prompts import VOICES
 from score import read_answers, spread
 
 SHORT = 5  # phones; most of the shorter ones are letters and numbers
+NEAREST = "the phrase of espeak-ng that sounds most alike"
 SYSTEMS = {
     "beam": "BLSTM, beam search",
     "given": "the same in C, full sum",
@@ -71,6 +72,17 @@ def answers(prefix: str, system: str) -> Optional[dict[str, tuple[str, str]]]:
     return {tag: (language, phrase) for tag, language, phrase, _ in rows}
 
 
+def nearest_answers(folder: str) -> Optional[dict[str, tuple[str, str]]]:
+    """Return what the baseline found; None if it has not run for all languages."""
+    found: dict[str, tuple[str, str]] = {}
+    for language in VOICES:
+        of_language = read_answers(os.path.join(folder, "prompts_test_%s_nearest.py" % language))
+        if of_language is None:
+            return None
+        found.update((tag, (language, str(answer).split("/", 1)[1])) for tag, answer in of_language.items())
+    return found
+
+
 def rates(prompts: Mapping[str, Prompt], found: Mapping[str, tuple[str, str]], language: str = "") -> Rates:
     """Return the error rates of a language, or of all.
 
@@ -100,9 +112,10 @@ def main() -> int:
     models = glob.glob(os.path.join(glob.escape(args.folder), "prompts_*_model"))
     prefixes = sorted(path[: -len("_model")] for path in models if re.search(r"prompts_\d+_model$", path))
     results: dict[str, dict[str, list[Rates]]] = {}
+    by_system = {title: [answers(prefix, system) for prefix in prefixes] for system, title in SYSTEMS.items()}
     try:
-        for system, title in SYSTEMS.items():
-            found = [of for of in (answers(prefix, system) for prefix in prefixes) if of is not None]
+        for title, of_models in {NEAREST: [nearest_answers(args.folder)], **by_system}.items():
+            found = [of for of in of_models if of is not None]
             if found:
                 results[title] = {name or "all": [rates(prompts, of, name) for of in found] for name in (*VOICES, "")}
     except ValueError as error:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from returnn_tf.cli.main import main as returnn_tf_main
 from returnn_tf.datasets.vocabulary.decoded_labels import DecodedLabels
 from returnn_tf.engine.decoding.beam import BeamDecoder, BeamOptions
 from returnn_tf.ops.sequence.lexicon import read_lexicon
@@ -20,18 +21,8 @@ from tests.demos.demo_modules import demo_modules
 
 @pytest.fixture(scope="module")
 def demo():
-    names = (
-        "alignments",
-        "dialogue",
-        "lm",
-        "nearest",
-        "phrases",
-        "prompts",
-        "run",
-        "russian",
-        "score",
-        "score_prompts",
-    )
+    names = ["alignments", "dialogue", "draw_prompts", "lm", "nearest", "phrases", "prompts", "run", "russian"]
+    names += ["score", "score_prompts", "speak_prompts"]
     return SimpleNamespace(**dict(zip(names, demo_modules("real_speech", *names))))
 
 
@@ -489,8 +480,57 @@ def test_scores_of_prompts(demo, tmp_path):
     assert rates(known, beam) == (pytest.approx(100 / 11), 0) and rates(known, beam, "it") == (50, 0)
     assert rates(known, anything) == (pytest.approx(100 / 11), 20) and rates(known, anything, "en")[1] == 100
     assert demo.score_prompts.answers(prefix, "given") is None
+    assert demo.score_prompts.nearest_answers(str(tmp_path)) is None
+    for language in demo.prompts.VOICES:
+        found = {tag: "%s/xyz" % language for tag in right if tag.startswith(language)}
+        (tmp_path / ("prompts_test_%s_nearest.py" % language)).write_text(repr(found))
+    nearest = demo.score_prompts.nearest_answers(str(tmp_path))
+    assert rates(known, nearest) == (pytest.approx(100 * 5 / 11), 100)
     with pytest.raises(ValueError, match="no answer to 1 of 11 prompts, e.g. 'fr/xyz'"):
         rates(known, {tag: answer for tag, answer in beam.items() if tag != "fr/xyz"})
+
+
+def test_phrases_that_are_spoken(demo, tmp_path):
+    """One text for each phrase, also for those of prompts that are in no test."""
+    written_corpus(demo, tmp_path)
+    train = [prompt(demo, "en/a", "A.", "a"), prompt(demo, "en/b", "Ah", "a"), prompt(demo, "ru/a", "да", "a")]
+    names = demo.prompts.phrases(train)
+    for name, part in (("train", train[:1]), ("dev", train[1:])):
+        demo.prompts.write_set(str(tmp_path / ("prompts_" + name)), part, names, "")
+    found = demo.speak_prompts.read_phrases(str(tmp_path), "en")
+    assert found == {"a": "A.", "xyz": "xyz", "longer": "longer"}
+    assert demo.draw_prompts.some_tags(str(tmp_path)) == [language + "/xyz" for language in demo.prompts.VOICES]
+
+
+@pytest.mark.parametrize("tags, expected", [(True, "en/b"), (False, "y")])
+def test_nearest_answers(demo, tmp_path, monkeypatch, tags, expected):
+    """Tags or texts of what is known; audio of any rate."""
+    rng = np.random.default_rng(3)
+    sounds = {name: rng.uniform(-0.5, 0.5, 4000) * np.hanning(4000) ** power for name, power in (("a", 0), ("b", 4))}
+    for table, entries in (("known", [("a", "x"), ("b", "y")]), ("asked", [("b", "z")])):
+        for name, _ in entries:
+            write(tmp_path / (name + ".wav"), sounds[name])
+        lines = ["%s.wav\ten/%s\t%s\n" % (name, name, text) for name, text in entries]
+        (tmp_path / (table + ".tsv")).write_text("file\tseq_name\ttext\n" + "".join(lines))
+        assert (
+            returnn_tf_main(
+                ["data", "oggzip", str(tmp_path / (table + ".tsv")), "--output", str(tmp_path / (table + ".zip"))]
+            )
+            == 0
+        )
+    options = ["--tags"] if tags else []
+    monkeypatch.setattr(
+        "sys.argv", ["x", str(tmp_path / "known"), str(tmp_path / "asked"), "--sample-rate", "8000", *options]
+    )
+    assert demo.nearest.main() == 0
+    assert (tmp_path / "asked_nearest.py").read_text() == "{'en/b': '%s'}\n" % expected
+
+
+def test_spectrogram(demo):
+    """A tone of 1 kHz, 5 ms from frame to frame."""
+    tone = np.sin(2 * np.pi * 1000 / demo.prompts.RATE * np.arange(1000)).astype(np.float32)
+    found = demo.draw_prompts.spectrogram(tone)
+    assert found.shape == (257, 21) and found.argmax(axis=0).tolist() == 21 * [64]
 
 
 def test_languages_of_prompts(demo, tmp_path):
@@ -540,8 +580,13 @@ def test_steps_of_prompts(demo, tmp_path):
     for name in decoded:
         (tmp_path / name).write_text("{}")
     assert demo.score_prompts.answers(str(tmp_path / "prompts_2"), "beam") == {}
-    assert steps.commands[-2].endswith("--output out/prompts_2_export")
-    assert steps.commands[-1].startswith("phrases.py out/prompts_2 packages")
+    after = [command.split()[:2] for command in steps.commands[-4:]]
+    assert after == [
+        ["export", "prompts.config"],
+        ["phrases.py", "out/prompts_2"],
+        ["plot", "out/prompts_2_learning_rates"],
+        ["draw_prompts.py", "out/prompts_2"],
+    ]
 
 
 def test_without_espeak(demo, tmp_path, monkeypatch, capsys):
