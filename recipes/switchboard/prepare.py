@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Prepares Switchboard: Bliss corpora for ``returnn-tf data oggzip``, and the alignment.
 
-    python prepare.py corpus                    out/switchboard.xml.gz, and its sets: out/train.segments, dev.segments
-    python prepare.py alignment ALI --labels N  out/alignment.hdf, the label of each frame; sets of what has labels
+    python prepare.py corpus                    out/switchboard.xml.gz; its sets: out/train.segments, train.txt, dev...
+    python prepare.py alignment ALI --labels N  out/alignment.hdf, the label of each frame; sets: out/aligned-train...
     python prepare.py hub5                      out/hub5.xml.gz, the test set
+    python prepare.py ctm FOUND OUTPUT          words found in segments, with recordings and times there, for sclite
 
 The folders are named in README.md. A line of an alignment is the name of a segment as Kaldi's recipe has it, e.g.
 sw02001-A_000098-001156, and the label of each of its frames.
@@ -132,15 +133,21 @@ def write_bliss(output: str, corpus: str, found: Sequence[Segment], audio: dict[
     print("wrote %s: %d segments, %.1f hours" % (output, len(found), hours))
 
 
-def write_sets(found: Sequence[Segment]) -> None:
-    """Write the tags of train and dev; dev are the last conversations."""
+def write_sets(found: Sequence[Segment], prefix: str = "") -> None:
+    """Write the tags and the texts of train and dev; dev are the last conversations.
+
+    :param prefix: of the names of the files
+    """
     recordings = list(dict.fromkeys(segment.recording for segment in found))
     dev = set(recordings[-min(DEV_CONVERSATIONS, len(recordings) // 2) :])
     for name in ("train", "dev"):
         chosen = [segment for segment in found if (segment.recording in dev) == (name == "dev")]
-        with open("out/%s.segments" % name, "w", encoding="utf8") as file:
+        path = "out/%s%s" % (prefix, name)
+        with open(path + ".segments", "w", encoding="utf8") as file:
             file.writelines(segment.tag + "\n" for segment in chosen)
-        print("wrote out/%s.segments: %d segments" % (name, len(chosen)))
+        with open(path + ".txt", "w", encoding="utf8") as file:
+            file.writelines(segment.text + "\n" for segment in chosen)
+        print("wrote %s.segments, .txt: %d segments" % (path, len(chosen)))
 
 
 def write_corpus() -> None:
@@ -186,7 +193,7 @@ def write_alignment(path: str, num_labels: int) -> None:
         if not aligned:
             raise Mistake("%s has no segment of the corpus: names are as %s" % (path, next(iter(by_name), "?")))
     print("wrote out/alignment.hdf: %d of %d segments" % (len(aligned), len(by_name)))
-    write_sets([segment for name, segment in by_name.items() if name in aligned])
+    write_sets([segment for name, segment in by_name.items() if name in aligned], "aligned-")
 
 
 def write_hub5() -> None:
@@ -213,6 +220,24 @@ def write_hub5() -> None:
     write_bliss("out/hub5.xml.gz", "hub5", found, audio_files("hub5e_00/english/*.sph"))
 
 
+def write_ctm(path: str, output: str) -> None:
+    """Write words with the recording, the channel and the time in the recording, in place of those of the segment.
+
+    :param path: what a search wrote in the format ctm
+    """
+    lines = []
+    with open(path, encoding="utf8") as file:
+        for number, line in enumerate(file, 1):
+            match = re.fullmatch(r"\S+/(\S+)-([AB])_(\d+)-\d+ \S+ (\S+) (.*)\n?", line)
+            if match is None:
+                raise Mistake("%s, line %d: not a word of a segment such as en_4156-A_000000-000040" % (path, number))
+            recording, channel, start, begin, rest = match.groups()
+            lines.append((recording, channel, int(start) / 100 + float(begin), rest))
+    with open(output, "w", encoding="utf8") as file:
+        file.writelines("%s %s %.3f %s\n" % line for line in sorted(lines))
+    print("wrote %s: %d words" % (output, len(lines)))
+
+
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -222,11 +247,16 @@ def main() -> int:
     alignment = steps.add_parser("alignment")
     alignment.add_argument("path", metavar="ALI")
     alignment.add_argument("--labels", type=int, required=True, help="number of labels")
+    ctm = steps.add_parser("ctm")
+    ctm.add_argument("found", metavar="FOUND")
+    ctm.add_argument("output", metavar="OUTPUT")
     args = parser.parse_args()
     os.makedirs("out", exist_ok=True)
     try:
         if args.step == "alignment":
             write_alignment(args.path, args.labels)
+        elif args.step == "ctm":
+            write_ctm(args.found, args.output)
         else:
             {"corpus": write_corpus, "hub5": write_hub5}[args.step]()
     except (Mistake, OSError) as exc:

@@ -42,6 +42,20 @@ def test_pairs_that_are_translations(source: str, target: str, kept: bool) -> No
     assert script_of("wmt17-de-en").is_translation(source, target) is kept
 
 
+def test_words_of_segments_in_recordings(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a search finds in segments becomes what sclite scores: recording, channel, time in the recording, sorted."""
+    monkeypatch.chdir(tmp_path)
+    tag = "hub5/en_4156/en_4156-%s_%06d-%06d"
+    rows = [tag % ("B", 1010, 1160) + " 1 0.050 0.300 tree 0.981", tag % ("A", 250, 400) + " 1 0.500 0.250 old"]
+    pathlib.Path("found.ctm").write_text("\n".join(rows) + "\n")
+    monkeypatch.setattr("sys.argv", ["prepare.py", "ctm", "found.ctm", "recordings.ctm"])
+    assert script_of("switchboard").main() == 0
+    assert pathlib.Path("recordings.ctm").read_text().splitlines() == [
+        "en_4156 A 3.000 0.250 old",
+        "en_4156 B 10.150 0.300 tree 0.981",
+    ]
+
+
 def shortened(path: pathlib.Path) -> None:
     """Let the header of a file say that shorten has compressed it."""
     content = path.read_bytes()
@@ -62,6 +76,7 @@ def cut_off(path: pathlib.Path) -> None:
     ("switchboard", ["corpus"], "swb1_d1/data/sw02001.sph", removed, "no audio of 1 .*sw02001.sph"),
     ("switchboard", ["alignment", "alignment.txt", "--labels", "5"], "", None, "alignment.txt, line 1: .*from 0 to 4"),
     ("switchboard", ["alignment", "ali.txt", "--labels", "5"], "", None, "No such file.*ali.txt"),
+    ("switchboard", ["ctm", "alignment.txt", "out"], "", None, "alignment.txt, line 1: not a word of a segment such"),
     ("switchboard", ["hub5"], "hub5e_00/hub5e00.stm", removed, "one hub5e_00/.*stm, not 0"),
     ("tedlium2", [], "TEDLIUM_release2/dev/sph/Speaker1_2010.sph", shortened, "Speaker1_2010.sph is compressed"),
     ("tedlium2", [], "TEDLIUM_release2/dev/stm/Speaker1_2010.stm", removed, "no TEDLIUM_release2/dev/stm"),

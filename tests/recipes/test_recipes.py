@@ -25,31 +25,33 @@ SMALL_TRAINING = {
     r"NUM_CELLS = \d+": "NUM_CELLS = 8",
     r"(DECODER|ATTENTION|EMBEDDING)_DIM = \d+": r"\1_DIM = 8",
 }
-SMALL_SPEECH = {
-    **SMALL_TRAINING,
+SMALL_PIECES = {
     r"NUM_LABELS = 1000": "NUM_LABELS = 40",
     r"--size 1000": "--size 40",
-    r"LM_DIM = 2048": "LM_DIM = 16",
-    r"LM_LAYERS = 2": "LM_LAYERS = 1",
-    r"LM_EMBEDDING = 512": "LM_EMBEDDING = 8",
     r"EPOCHS_PER_STEP = 5": "EPOCHS_PER_STEP = 1",
     r"POOLING = \[3, 2, 1, 1, 1, 1\]": "POOLING = [2, 1]",
 }
-SMALL_LIBRISPEECH = {
-    **SMALL_SPEECH,
+SMALL_SPEECH = {
+    **SMALL_TRAINING,
+    **SMALL_PIECES,
+    r"LM_DIM = 2048": "LM_DIM = 16",
+    r"LM_LAYERS = 2": "LM_LAYERS = 1",
+    r"LM_EMBEDDING = 512": "LM_EMBEDDING = 8",
+}
+SMALL_TRANSDUCER = {
     r"accum_grad_multiple_step = \d": "accum_grad_multiple_step = 1",
-    r"NUM_BLOCKS = 12": "NUM_BLOCKS = 1",
-    r"DIM = 512": "DIM = 16",
-    r"HEADS = 8": "HEADS = 2",
     r"(HISTORY|JOINT)_DIM = \d+": r"\1_DIM = 8",
 }
+SMALL_CONFORMER = {r"NUM_BLOCKS = 12": "NUM_BLOCKS = 1", r"DIM = 512": "DIM = 16", r"HEADS = 8": "HEADS = 2"}
 #: recipe -> how its corpus is made, and what is small: pattern in its files -> what stands there instead
 SMALL: dict[str, tuple[Any, dict[str, str]]] = {
-    "librispeech": (miniature.librispeech, SMALL_LIBRISPEECH),
+    "librispeech": (miniature.librispeech, {**SMALL_SPEECH, **SMALL_TRANSDUCER, **SMALL_CONFORMER}),
     "switchboard": (
         miniature.switchboard,
         {
-            **{key: value for key, value in SMALL_TRAINING.items() if "DIM" not in key},
+            **SMALL_TRAINING,
+            **SMALL_PIECES,
+            **SMALL_TRANSDUCER,
             r"NUM_LABELS = 9001": "NUM_LABELS = 12",
             r"--labels 9001": "--labels 12",
             r"EPOCHS_PER_STEP = 3": "EPOCHS_PER_STEP = 1",
