@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 import numpy as np
 import pytest
 
 from returnn_tf.native.bfloat16 import self_test
-from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import load
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.native.sources import source_folder
-from returnn_tf.native.toolchain import find_toolchain
 from returnn_tf.ops.bfloat16 import Bfloat16Matrix
 from returnn_tf.ops.rounded import as_floats
 from returnn_tf.util.lazy_tf import tf
-from tests.compiling import compile_cached
+from tests.native.drivers import check_driver
 from tests.native.tiles import EMULATED_TILES, WITH_VECTORS_OF_TILES
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 # what this machine has, AVX512-BF16, the tile unit (Intel AMX) emulated, AVX2, and plain loops
 TARGETS = {
     "native": ("-march=native",),
@@ -95,19 +88,4 @@ def test_wrong_shapes(ops, x, w, columns, text):
 @pytest.mark.parametrize("target", TARGETS)
 def test_instruction_sets(target, tmp_path):
     """Each form is as good as sums in float allow, for any number of threads."""
-    flags = TARGETS[target]
-    try:
-        compiler = find_toolchain(flags[:1]).compiler
-    except NativeOpError as exc:
-        pytest.skip(str(exc))
-    program = str(tmp_path / "driver")
-    kernel = os.path.join(source_folder(), "bfloat16", "bfloat16_cpu.cc")
-    command = [*compiler, "-std=c++17", "-O2", "-pthread", *flags, "-I", source_folder()]
-    built = compile_cached(command, [os.path.join(HERE, "bfloat16_driver.cc"), kernel], program)
-    if target != "baseline" and ("unrecognized" in built.stderr or "unknown" in built.stderr):
-        pytest.skip("the compiler does not know " + " ".join(flags))
-    assert built.returncode == 0, built.stderr
-    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
-    if done.returncode == -4:
-        pytest.skip("this CPU lacks the instructions")
-    assert done.stdout.strip() == "good", done.stdout + done.stderr
+    check_driver("bfloat16", TARGETS[target], ("-O2", "-pthread"), tmp_path)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 import numpy as np
 import pytest
 
 from returnn_tf.logging.log import log
-from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.int8 import native_int8_product, self_test
 from returnn_tf.native.library import load
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.native.sources import source_folder
-from returnn_tf.native.toolchain import find_toolchain
 from returnn_tf.ops import int8, rounded
 from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.util.lazy_tf import tf
-from tests.compiling import compile_cached
+from tests.native.drivers import check_driver
 from tests.native.tiles import EMULATED_TILES, WITH_VECTORS_OF_TILES
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 # what this machine has, the tile unit (Intel AMX) emulated, AVX-VNNI, AVX2, and plain loops
 TARGETS = {
     "native": ("-march=native",),
@@ -173,19 +166,4 @@ def test_longest_product():
 @pytest.mark.parametrize("target", TARGETS)
 def test_instruction_sets(target, tmp_path):
     """Each form gives the bits of plain loops."""
-    flags = TARGETS[target]
-    try:
-        compiler = find_toolchain(flags).compiler
-    except NativeOpError as exc:
-        pytest.skip(str(exc))
-    program = str(tmp_path / "driver")
-    kernel = os.path.join(source_folder(), "int8", "int8_cpu.cc")
-    command = [*compiler, "-std=c++17", "-O2", "-pthread", *flags, "-I", source_folder()]
-    built = compile_cached(command, [os.path.join(HERE, "int8_driver.cc"), kernel], program)
-    if target != "baseline" and ("unrecognized" in built.stderr or "unknown" in built.stderr):
-        pytest.skip("the compiler does not know " + " ".join(flags))
-    assert built.returncode == 0, built.stderr
-    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
-    if done.returncode == -4:
-        pytest.skip("this CPU lacks the instructions")
-    assert done.stdout.strip() == "good", done.stdout + done.stderr
+    check_driver("int8", TARGETS[target], ("-O2", "-pthread"), tmp_path)
