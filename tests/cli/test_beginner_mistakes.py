@@ -130,12 +130,16 @@ MISTAKES = {
         r"Layer 'output/output' .*: initial_output is 11, but the labels of this layer are 0 to 10", "loops", NO_DATA,
     ),
     "heads": Mistake(
-        "new mt", "DIM, HEADS, BLOCKS, DROPOUT = 64, 4", "DIM, HEADS, BLOCKS, DROPOUT = 64, 3",
-        r"Layer 'enc0_self_att' .* total_key_dim is 64, which is not divisible by num_heads 3", "dims",
+        "new mt", '"heads": 4', '"heads": 3',
+        r"blocks\.transformer_encoder\('encoder'\): dim is 64, which is not divisible by heads 3", "options",
+    ),
+    "labels of a decoder": Mistake(
+        "new mt", 'extern_data["classes"]["dim"], end=END', 'extern_data["classes"]["dim"] + 1, end=END',
+        r"num_labels of blocks\.transformer_decoder\('output'\) for target 'classes' is \d+, but the source", "dims",
     ),
     "residual connection": Mistake(
-        "new mt", '"_linear"] = linear(name + "_hidden")', '"_linear"] = linear(name + "_hidden", 32)',
-        r"Layer 'enc0_ff' .* different numbers of features, 64, 32", "dims",
+        COOKBOOK + "xlstm-lm.config", 'DIM, "from": name + "_gated"', '2 * DIM, "from": name + "_gated"',
+        r"Layer 'block0' .* different numbers of features, 32, 64", "dims", NO_DATA,
     ),
     "vocabulary": Mistake(
         "new lm", "data/vocab.txt\",  # CHANGE", "data/vocabulary.txt\",  # CHANGE",
