@@ -11,9 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.compiler.network import Network
+from returnn_tf.config import Config
 from tests.recipes import miniature
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -204,3 +207,25 @@ def test_real_search(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         found.append({path for layer in layers for path in layer["parameters"].values()})
     endings = {path.partition("lm_masked/")[2] or path.partition("/rec/lm/")[2] for path in found[0]} - {""}
     assert endings == found[1]
+
+
+@pytest.mark.slow
+def test_a_blank_in_the_last_frame_is_the_end_of_the_sentence(folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the language model of a transducer rules the end out, the last frame of each sequence has a label."""
+    monkeypatch.chdir(folder_of("librispeech"))
+    forget_modules()
+    config, blank, end = Config.from_file("transducer-lm.config"), 40, 2
+    config.typed("network")["found"] = {"class": "decide", "from": "transducer_frames", "is_output_layer": True}
+    net = Network.from_config(config, search=True)
+    rng = np.random.default_rng(1)
+    params = {path: rng.normal(size=value.shape, scale=0.5) for path, value in net.get_param_values().items()}
+    params["transducer_logits/b"][blank] += 6.0  # blanks everywhere
+    feed = {"data": rng.normal(size=(2, 20, 80)).astype("float32"), "data/size0": np.array([20, 13], "int32")}
+    feed.update({"classes": np.ones((2, 3), "int32"), "classes/size0": np.array([3, 2], "int32")})
+    for bias, ends_with_label in ((0.0, False), (-1000.0, True)):
+        params["transducer_frames/rec/lm_masked/output/b"][end] = bias
+        net.set_param_values(params)
+        found = net.run(feed).layers["found"]
+        for labels, length in zip(found.value, found.sizes[1]):
+            assert (labels[: length - 1] == blank).all()
+            assert (labels[length - 1] != blank) == ends_with_label
