@@ -1,6 +1,9 @@
-// Products with a packed matrix as TensorFlow ops. The kernels are in packed_cpu.cc.
+// Products with a packed matrix as TensorFlow ops, and matrices in large pages. The kernels are in packed_cpu.cc.
+#include <algorithm>
+
 #include "../common/tf_after_product.h"
 #include "packed.h"
+#include "tf_huge_pages.h"
 
 namespace rtf {
 namespace {
@@ -13,6 +16,16 @@ REGISTER_OP("RtfPackMatrix")
       ShapeHandle w;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &w));
       context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
+      return tensorflow::OkStatus();
+    });
+
+// A copy of a matrix of another type in large pages.
+REGISTER_OP("RtfPlaceMatrix")
+    .Attr("T: {uint8, bfloat16}")
+    .Input("x: T")
+    .Output("y: T")
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->input(0));
       return tensorflow::OkStatus();
     });
 
@@ -52,7 +65,7 @@ class PackMatrixOp : public OpKernel {
     if (!w_.SharesBufferWith(w) || floats(w_) != floats(w) || w_.shape() != w.shape()) {
       packed_ = w_ = Tensor();  // before more is allocated
       Tensor packed;
-      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT,
+      OP_REQUIRES_OK(context, allocate_in_huge_pages(tensorflow::DT_FLOAT,
                                                      TensorShape({rtf_packed_size(depth, columns)}), &packed));
       const RtfThreads threads = tf_threads(context);
       rtf_pack_matrix_f32(depth, columns, transposed_, floats(w), floats(&packed), &threads);
@@ -66,6 +79,20 @@ class PackMatrixOp : public OpKernel {
   bool transposed_;
   tensorflow::mutex mutex_;
   Tensor w_, packed_;
+};
+
+class PlaceMatrixOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& x = context->input(0);
+    Tensor y;
+    OP_REQUIRES_OK(context, allocate_in_huge_pages(x.dtype(), x.shape(), &y));
+    const auto bytes = x.tensor_data();
+    std::copy(bytes.begin(), bytes.end(), static_cast<char*>(y.data()));
+    context->set_output(0, y);
+  }
 };
 
 class PackedProductOp : public OpKernel {
@@ -96,6 +123,7 @@ class PackedProductOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RtfPackMatrix").Device(tensorflow::DEVICE_CPU), PackMatrixOp);
+REGISTER_KERNEL_BUILDER(Name("RtfPlaceMatrix").Device(tensorflow::DEVICE_CPU), PlaceMatrixOp);
 REGISTER_KERNEL_BUILDER(Name("RtfPackedProduct").Device(tensorflow::DEVICE_CPU), PackedProductOp);
 
 }  // namespace

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.errors import CheckpointDataError
 from returnn_tf.graph.param_spec import ParamSpec
+from returnn_tf.native.decoding.search import in_large_pages
 from returnn_tf.ops.bfloat16 import Bfloat16Matrix
 from returnn_tf.ops.int8 import Int8Matrix
 from returnn_tf.ops.rounded import RoundedMatrix
@@ -125,7 +126,7 @@ class RoundedVariable:
     def of_value(cls, spec: RoundedSpec, value: NDArray[Any]) -> RoundedVariable:
         """Return a new one with a value."""
         with tf.device(spec.param.device):
-            return cls(spec, [tf.Variable(part, trainable=False) for part in spec.stored(value)])
+            return cls(spec, [tf.Variable(in_large_pages(part), trainable=False) for part in spec.stored(value)])
 
     @property
     def shape(self) -> Any:
@@ -143,7 +144,7 @@ class RoundedVariable:
         :raises DataError: it has NaN or infinite numbers
         """
         for part, stored in zip(self.arrays, self.spec.stored(np.asarray(value))):
-            part.assign(stored)
+            part.assign(in_large_pages(stored))
 
     def numpy(self) -> NDArray[np.float32]:
         """Return the rounded value."""

@@ -1,13 +1,48 @@
 // Runs the kernels of a search on random sizes, for the sanitizers; any number of threads has to give the same.
 #include <cstdio>
+#include <cstring>
 
+#include "search/huge_pages.h"
 #include "driver.h"
 #include "search/attention.h"
 #include "search/best_labels.h"
 #include "search/once.h"
 #include "search/packed.h"
 
+// Memory that is taken does not overlap, what is given back serves again, and in the end nothing is mapped.
+static bool pages_are_shared() {
+  constexpr size_t kMost = 40 << 20;  // more than is mapped at once
+  rtf::HugePages pages;
+  std::vector<std::pair<char*, size_t>> taken;
+  const auto give_back = [&](size_t index) {
+    const auto [memory, bytes] = taken[index];
+    const bool kept = std::memcmp(memory, &memory, sizeof(memory)) == 0 &&
+                      std::memcmp(memory + bytes - sizeof(memory), &memory, sizeof(memory)) == 0;
+    pages.give_back(memory);
+    taken.erase(taken.begin() + index);
+    return kept;
+  };
+  for (int step = 0; step < 300; ++step) {
+    if (!taken.empty() && std::rand() % 5 < 2 && !give_back(std::rand() % taken.size())) return false;
+    const size_t most = std::rand() % 20 ? 1000 : kMost, bytes = 2 * sizeof(char*) + std::rand() % most;
+    char* const memory = static_cast<char*>(pages.take(bytes));
+    if (!memory || reinterpret_cast<uintptr_t>(memory) % rtf::HugePages::kLine) return false;
+    std::memcpy(memory, &memory, sizeof(memory));
+    std::memcpy(memory + bytes - sizeof(memory), &memory, sizeof(memory));
+    taken.emplace_back(memory, bytes);
+  }
+  void* const other = pages.take(100'001);
+  pages.give_back(other);
+  const size_t before = pages.mapped();
+  if (pages.take(100'001) != other || pages.mapped() != before) return false;
+  pages.give_back(other);
+  while (!taken.empty())
+    if (!give_back(taken.size() - 1)) return false;
+  return pages.mapped() == 0;
+}
+
 int main() {
+  if (!pages_are_shared()) return std::puts("memory in large pages is wrong"), 1;
   for (int seed = 1; seed <= 60; ++seed) {
     std::srand(seed);
     const RtfBeamAttention s = {1 + std::rand() % 30, std::rand() % 9, 1 + std::rand() % 3, 1 + std::rand() % 40,

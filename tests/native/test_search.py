@@ -5,6 +5,7 @@ import pytest
 
 from returnn_tf.native.after_product import AfterProduct
 from returnn_tf.native.decoding.search import (
+    in_large_pages,
     native_beam_attention,
     native_best_labels,
     native_once_attention,
@@ -175,6 +176,17 @@ def test_matrix_is_packed_again_after_a_change(ops):
     for change in [*changes, *reversed(changes)]:
         change()
         np.testing.assert_allclose(product(), x.numpy() @ v.numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
+def test_matrix_in_large_pages(ops, dtype):
+    """The copy of a rounded matrix has the same numbers; a small one is left where it is."""
+    numbers = np.random.RandomState(1).randint(0, 255, (40, 33, 16, 4)).astype(tf.as_dtype(dtype).as_numpy_dtype)
+    found = in_large_pages(numbers)
+    assert isinstance(found, tf.Tensor) and found.dtype == dtype
+    np.testing.assert_array_equal(found, numbers)
+    small = numbers[0]
+    assert in_large_pages(small) is small
 
 
 ROWS = np.zeros((3, 1), "int32")

@@ -6,12 +6,16 @@ import dataclasses
 from typing import Any, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.native.after_product import NOTHING, AfterProduct
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.util.lazy_tf import tf
+
+#: Smaller matrices stay in the caches.
+_LEAST_BYTES = 2**16
 
 
 def search_ops() -> Optional[Any]:
@@ -114,6 +118,12 @@ def pack(ops: Any, w: tf.Tensor, *, transposed: bool) -> PackedMatrix:
     :param w: [depth, columns], or transposed
     """
     return PackedMatrix(ops, ops.rtf_pack_matrix(w=w, transposed=transposed), int(w.shape[0 if transposed else 1]))
+
+
+def in_large_pages(numbers: NDArray[Any]) -> Any:
+    """Copy the numbers of a rounded matrix to a tensor in large pages, if there is the op for it, and return it."""
+    ops = search_ops() if numbers.nbytes >= _LEAST_BYTES else None
+    return numbers if ops is None else ops.rtf_place_matrix(x=numbers)
 
 
 @register_op(
