@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "../common/arena.h"
-#include "../common/ragged.h"
+#include "../common/rows.h"
 #include "attention.h"
 #include "rows.h"
 
@@ -106,5 +106,6 @@ extern "C" void rtf_beam_attention_f32(const RtfBeamAttention* shape, const floa
                                        const float* shift, float* keys, float* values, float* y,
                                        const RtfThreads* threads) {
   const rtf::Step step(*shape, qkv, rows, shift, keys, values, y);
-  rtf::run_ranges(*threads, shape->entries, [&](int64_t begin, int64_t end) { step.run(begin, end); });
+  const int64_t numbers = (shape->steps + 1) * shape->heads * (shape->key + shape->value);
+  rtf::run_rows(*threads, shape->entries, numbers, [&](int64_t begin, int64_t end) { step.run(begin, end); });
 }

@@ -4,6 +4,7 @@
 
 #include "../common/tf_op.h"
 #include "attention.h"
+#include "tf_quick_threads.h"
 
 namespace rtf {
 namespace {
@@ -82,7 +83,7 @@ class BeamAttentionOp : public OpKernel {
     for (int i = 0; i < 2; ++i) OP_REQUIRES_OK(context, with_room(context, i, entries, steps, &next[i]));
     OP_REQUIRES_OK(context, context->allocate_output(3, TensorShape({entries, steps + 1}), &next_rows));
     const RtfBeamAttention shape = {entries, steps, heads_, sizes[0], sizes[1]};
-    const RtfThreads threads = tf_threads(context);
+    const RtfThreads threads = tf_quick_threads(context);
     const float* shift = shifted_ ? floats(context->input(4)) : nullptr;
     rtf_beam_attention_f32(&shape, floats(qkv), of_frame, shift, floats(next[0]), floats(next[1]), floats(y), &threads);
     for (int64_t entry = 0; entry < entries; ++entry) {

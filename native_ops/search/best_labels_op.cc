@@ -1,6 +1,7 @@
 // The best labels of each hypothesis as a TensorFlow op. The kernel is in best_labels_cpu.cc.
 #include "../common/tf_op.h"
 #include "best_labels.h"
+#include "tf_quick_threads.h"
 
 namespace rtf {
 namespace {
@@ -39,7 +40,7 @@ class BestLabelsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows, count_}), &values));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({rows, count_}), &indices));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({rows}), &log_sums));
-    const RtfThreads threads = tf_threads(context);
+    const RtfThreads threads = tf_quick_threads(context);
     rtf_best_labels_f32(rows, x.dim_size(1), count_, floats(x), floats(values), indices->flat<int32_t>().data(),
                         floats(log_sums), &threads);
   }

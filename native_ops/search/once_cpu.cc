@@ -1,9 +1,10 @@
+#include <algorithm>
 #include <limits>
 #include <vector>
 
 #include "../common/arena.h"
 #include "../common/block_product.h"
-#include "../common/ragged.h"
+#include "../common/rows.h"
 #include "once.h"
 #include "rows.h"
 
@@ -19,10 +20,15 @@ constexpr int kGroup = 2;
 constexpr int kVectors = 4;
 constexpr int64_t kBlock = kVectors * kLanes;
 
+// Numbers of the frames of a head of a sequence, for each hypothesis that reads them.
+int64_t numbers_of_head(const RtfOnce& s, int64_t of_frame) {
+  return std::max<int64_t>(1, s.beam * s.frames * of_frame);
+}
+
 // function(sequence, head) on the lent threads.
 template <typename Function>
 void for_heads(const RtfOnce& s, const RtfThreads& threads, const Function& function) {
-  run_ranges(threads, s.batch * s.heads, [&](int64_t begin, int64_t end) {
+  run_rows(threads, s.batch * s.heads, numbers_of_head(s, s.size), [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) function(at / s.heads, at % s.heads);
   });
 }
@@ -234,7 +240,7 @@ void rtf_once_attention_f32(const RtfOnce* shape, int64_t value_size, float scal
                             const float* keys, const float* values, const int32_t* lengths, float* y,
                             const RtfThreads* threads) {
   const rtf::Attention attention(*shape, value_size, scale, queries, keys, values, lengths, y);
-  rtf::run_ranges(*threads, shape->batch * shape->heads,
-                  [&](int64_t begin, int64_t end) { attention.run(begin, end); });
+  rtf::run_rows(*threads, shape->batch * shape->heads, rtf::numbers_of_head(*shape, shape->size + value_size),
+                [&](int64_t begin, int64_t end) { attention.run(begin, end); });
 }
 }

@@ -1,6 +1,7 @@
 // Attention to frames that are stored once per sequence as TensorFlow ops. The kernels are in once_cpu.cc.
 #include "../common/tf_op.h"
 #include "once.h"
+#include "tf_quick_threads.h"
 
 namespace rtf {
 namespace {
@@ -69,7 +70,7 @@ class OnceOp : public OpKernel {
     Tensor* y;
     OP_REQUIRES_OK(context, context->allocate_output(
                                 0, TensorShape({x.dim_size(0), shape.heads, kSums ? shape.size : shape.frames}), &y));
-    const RtfThreads threads = tf_threads(context);
+    const RtfThreads threads = tf_quick_threads(context);
     const auto run = kSums ? rtf_once_sums_f32 : rtf_once_energies_f32;
     run(&shape, floats(x), floats(once), floats(y), &threads);
   }
@@ -102,7 +103,7 @@ class OnceAttentionOp : public OpKernel {
     Tensor* y;
     OP_REQUIRES_OK(
         context, context->allocate_output(0, TensorShape({queries.dim_size(0), shape.heads, values.dim_size(3)}), &y));
-    const RtfThreads threads = tf_threads(context);
+    const RtfThreads threads = tf_quick_threads(context);
     rtf_once_attention_f32(&shape, values.dim_size(3), scale_, floats(queries), floats(keys), floats(values),
                            has_lengths_ ? lengths.flat<int32_t>().data() : nullptr, floats(y), &threads);
   }

@@ -4,6 +4,7 @@
 #include "../common/tf_after_product.h"
 #include "packed.h"
 #include "tf_huge_pages.h"
+#include "tf_quick_threads.h"
 
 namespace rtf {
 namespace {
@@ -112,7 +113,7 @@ class PackedProductOp : public OpKernel {
     OP_REQUIRES_OK(context, after_.of(context, shape, &after));
     Tensor* y;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &y));
-    const RtfThreads threads = tf_threads(context);
+    const RtfThreads threads = tf_quick_threads(context);
     rtf_packed_product_f32(x.dim_size(0), x.dim_size(1), columns_, floats(x), floats(packed), &after, floats(y),
                            &threads);
   }

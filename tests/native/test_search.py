@@ -1,5 +1,7 @@
 """Native parts of a search: against numpy, more steps than one allocation holds, ties, wrong shapes."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -153,6 +155,17 @@ def test_packed_rows_do_not_depend_on_others(ops):
     matrix = pack(ops, w, transposed=False)
     alone = np.concatenate([matrix.product(x[i : i + 1]) for i in range(29)])
     np.testing.assert_array_equal(matrix.product(x), alone)
+
+
+def test_products_at_the_same_time(ops):
+    """Calls that share the threads of TensorFlow wait for their own tasks only, and each gives the same bits."""
+    rng = np.random.RandomState(1)
+    x, w = (tf.constant(rng.normal(0, 1, shape), tf.float32) for shape in ((3, 300), (300, 900)))
+    matrix = pack(ops, w, transposed=False)
+    expected = matrix.product(x).numpy()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: matrix.product(x).numpy(), range(200)))
+    np.testing.assert_array_equal(found, [expected] * len(found))
 
 
 def test_matrix_is_packed_again_after_a_change(ops):
