@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -203,7 +203,7 @@ def indices_in(model: NGram, words: Sequence[str], path: str, what: str) -> NDAr
     return indices
 
 
-def _check_known(known: Sequence[Any], words: Sequence[str], path: str, what: str) -> None:
+def _check_known(known: Iterable[Any], words: Sequence[str], path: str, what: str) -> None:
     """Check that a model has most words, and tell in the log which it lacks.
 
     :param known: of each word, whether the model has it
