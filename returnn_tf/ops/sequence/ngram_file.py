@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import re
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
@@ -109,6 +110,8 @@ class PlannedNGram:
         """
         names, path, what = self.scored
         name, model = _shared_model(path)
+        if model.order != self.order:
+            raise CtcDataError("Language model %r has changed while it was used. Start again." % path)
         if not self.is_checked:
             indices_in(model, names, path, what)
         return ScoredTokens(name, model.order, self.of_labels, names)
@@ -148,7 +151,10 @@ def _shared_model(path: str) -> tuple[str, NGram]:
     :raises DataError, NativeOpError: see `read_ngram`
     """
     with _sharing:
-        name = _name_of(path)
+        try:
+            name = _name_of(path)
+        except OSError as exc:
+            raise _unreadable(path, exc) from exc
         if name not in _shared:
             _shared[name] = read_ngram(path)
             _shared[name].share(name)
@@ -163,8 +169,13 @@ def _name_of(path: str) -> str:
         for place in (0, size // 2, max(0, size - _BLOCK)):
             file.seek(place)
             digest.update(file.read(_BLOCK))
-    stem, extension = os.path.splitext(os.path.basename(path[: -len(".gz")] if path.endswith(".gz") else path))
+    name = os.path.basename(path[: -len(".gz")] if path.endswith(".gz") else path)
+    stem, extension = os.path.splitext(re.sub(r"[^\w.-]", "_", name, flags=re.ASCII))
     return "%s-%s%s" % (stem, digest.hexdigest()[:_DIGITS], extension)
+
+
+def _unreadable(path: str, exc: OSError) -> CtcDataError:
+    return CtcDataError("Language model %r can't be read: %s." % (path, exc.strerror or exc))
 
 
 def read_ngram(path: str) -> NGram:
@@ -186,7 +197,7 @@ def read_ngram(path: str) -> NGram:
             content = np.memmap(path, np.uint8, "r")
         return NGram(library, content)
     except OSError as exc:
-        raise CtcDataError("Language model %r can't be read: %s." % (path, exc.strerror or exc)) from exc
+        raise _unreadable(path, exc) from exc
     except (ValueError, EOFError, zlib.error) as exc:
         raise CtcDataError("Language model %r is no n-gram model that can be read: %s." % (path, exc)) from exc
 

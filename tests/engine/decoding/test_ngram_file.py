@@ -164,6 +164,20 @@ def test_a_file_is_read_once(tmp_path, monkeypatch):
         assert model.scores(["a"]) == pytest.approx([prob * np.log(10)]) and list(indices) == [1, 2]
 
 
+def test_a_file_that_goes_or_changes_before_the_graph_is_made(tmp_path):
+    path, labels = tmp_path / "ä x.arpa", DecodedLabels(["a", "b"])
+    unigrams = "\\1-grams:\n-0.5 a\n-0.9 b\n"
+    path.write_text("\\data\\\nngram 1=2\n%s\\end\\\n" % unigrams)
+    planned = plan_ngram(str(path), None, labels, 2, None)
+    assert planned.for_ops().name.startswith("__x-")
+    path.write_text("\\data\\\nngram 1=2\nngram 2=1\n%s\\2-grams:\n-1 a b\n\\end\\\n" % unigrams)
+    with pytest.raises(DataError, match="has changed while it was used"):
+        planned.for_ops()
+    path.unlink()
+    with pytest.raises(DataError, match="can't be read: No such file"):
+        planned.for_ops()
+
+
 @pytest.mark.parametrize("size", [40, 60, 100, 130, 200, 440])
 def test_cut_binary_files(tmp_path, size):
     path = tmp_path / "x.probing"
