@@ -212,6 +212,9 @@ REPEATED = {"repeat_epoch": 3, "name": "train"}
 
 
 @pytest.mark.parametrize(
+    "changes", [{"random_permute": True}, {"augment": [{"class": "volume"}, {"class": "speed", "factor": [0.5, 1.5]}]}]
+)
+@pytest.mark.parametrize(
     "outer",
     [
         lambda inner: {**inner, **REPEATED},
@@ -227,9 +230,9 @@ REPEATED = {"repeat_epoch": 3, "name": "train"}
     ],
     ids=["alone", "combined", "meta", "postprocessing", "processes", "concatenated"],
 )  # fmt: skip
-def test_repeated_sequences_are_distorted_anew(outer, tmp_path):
+def test_repeated_sequences_are_distorted_anew(outer, changes, tmp_path):
     """Each occurrence has other random numbers, which depend on nothing but epoch, sequence and its count."""
-    audio = {"features": "raw", "num_feature_filters": 1, "peak_normalization": False, "random_permute": True}
+    audio = {"features": "raw", "num_feature_filters": 1, "peak_normalization": False, **changes}
     inner = {"class": "OggZipDataset", "path": make_zip(tmp_path / "a.zip"), "audio": audio, "targets": None}
     plain = Dataset.from_config({**inner, **REPEATED})
     dataset = Dataset.from_config(outer(inner))
