@@ -193,6 +193,13 @@ def check_loss_on_a_parameter(world: Any) -> Any:
 
 
 @check
+def check_adapters(world: Any) -> Any:
+    lora = {"layers": ["hidden", "output"], "rank": 2}
+    fine_tune = {"from": "not read here", "lora": lora, "train": ["*/b"], "rates": {"output": 0.5}}
+    return compare_with_one(world, fine_tune=fine_tune)
+
+
+@check
 def check_accumulated(world: Any) -> Any:
     return compare_with_one(world, accum_grad_multiple_step=3)
 

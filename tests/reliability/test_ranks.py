@@ -44,7 +44,7 @@ ONE = pytest.mark.parametrize("engine", usual(FAST, ["tensorflow"]), scope="modu
 #: What several ranks do as one that trains alone: Adam, gradients clipped by their norm, and what each name says.
 AS_ONE = (
     *("summed_loss", "normalized_loss", "accumulated", "losses_on_gradients", "kept_states", "batch_norm"),
-    *("decoupled_constraints", "output_constraints", "loss_on_a_parameter"),
+    *("adapters", "decoupled_constraints", "output_constraints", "loss_on_a_parameter"),
 )
 
 
@@ -111,7 +111,7 @@ def test_as_one_rank(results: Results) -> None:
 
 @BOTH
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["normalized_loss", "accumulated", *AS_ONE[-3:]])
+@pytest.mark.parametrize("name", ["normalized_loss", "accumulated", *AS_ONE[-4:]])
 def test_as_one_rank_with_options(results: Results, name: str) -> None:
     """The same with other objectives."""
     _assert_as_one_rank(results(name))
