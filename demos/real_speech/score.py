@@ -4,6 +4,7 @@
     python score.py out --language cs           out/cs_results.json, and a table
 
 Rates are those of the package jiwer, in percent; of several seeds the mean, and in brackets the least and the largest.
+Of dialogue, the leading roles are counted also by themselves, as most of the other ones speak in no training set.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Optional
 
 import jiwer
@@ -28,14 +29,19 @@ DECODED = {
 }
 SILENCE = "pau"  # of the Russian phones, which is no word in the other languages
 NEAREST = "the training utterance that sounds most alike"
-MODEL = re.compile(r"((?:conformer|blstm)(?:_pretrained)?|given|ctc|realigned)_(\d+)")
+MODEL = re.compile(r"((?:conformer|blstm)(?:_pretrained|_from_cs)?|given|ctc|realigned)_(\d+)")
+LEADING_ROLES = ("small", "big")
 Texts = dict[str, str]  # tag -> words
 
 
-def read_table(path: str) -> Texts:
-    """Return what was said."""
+def read_table(path: str, speakers: Container[str] = ()) -> Texts:
+    """Return what was said.
+
+    :param speakers: by them only, if there are any
+    """
     with open(path, encoding="utf8", newline="") as file:
-        return {row["seq_name"]: row["text"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return {row["seq_name"]: row["text"] for row in rows if not speakers or row.get("speaker_name") in speakers}
 
 
 def read_answers(path: str) -> Optional[dict[str, object]]:
@@ -104,21 +110,28 @@ def main() -> int:
     parser.add_argument("folder")
     parser.add_argument("--language", default="cs")
     args = parser.parse_args()
-    references = read_table(os.path.join(args.folder, args.language + "_test.tsv"))
+    table = os.path.join(args.folder, args.language + "_test.tsv")
+    parts = {"": read_table(table), ", leading roles": read_table(table, LEADING_ROLES)}
     results: dict[str, dict[str, list[float]]] = {}
     for system, of_seeds in systems(args.folder, args.language).items():
-        try:
-            found = [rates(references, answers) for answers in of_seeds.values()]
-        except ValueError as error:
-            print("%s: %s" % (system, error), file=sys.stderr)
-            return 1
-        words, characters = zip(*found)
-        results[system] = {"wrong words": list(words), "wrong characters": list(characters)}
+        results[system] = {}
+        for part, references in parts.items():
+            if not references:
+                continue
+            try:
+                found = [rates(references, answers) for answers in of_seeds.values()]
+            except ValueError as error:
+                print("%s: %s" % (system, error), file=sys.stderr)
+                return 1
+            for kind, values in zip(("wrong words", "wrong characters"), zip(*found)):
+                results[system][kind + part] = list(values)
     with open(os.path.join(args.folder, args.language + "_results.json"), "w", encoding="utf8") as file:
         json.dump(results, file, indent=1)
-    print("| %s, test | wrong words, %% | wrong characters, %% |\n|---|---|---|" % args.language)
-    for system, values in results.items():
-        print("| %s | %s | %s |" % (system, spread(values["wrong words"]), spread(values["wrong characters"])))
+    for number, (system, of_kind) in enumerate(results.items()):
+        if not number:
+            print("| %s, test |%s" % (args.language, "".join(" %s, %% |" % kind for kind in of_kind)))
+            print("|---|" + "---|" * len(of_kind))
+        print("| %s |%s" % (system, "".join(" %s |" % spread(values) for values in of_kind.values())))
     return 0
 
 

@@ -177,6 +177,16 @@ def test_scores(demo, tmp_path):
         demo.score.rates(references, {"x": "jedna"})
 
 
+def test_leading_roles(demo, tmp_path, monkeypatch, capsys):
+    """They are counted by themselves, where the table has speakers."""
+    rows = ["file\tseq_name\ttext\tspeaker_name", "a\tx\tjedna dvě\tsmall", "b\ty\ttři\tsnail"]
+    (tmp_path / "cs_test.tsv").write_text("\n".join(rows), encoding="utf8")
+    (tmp_path / "cs_test_nearest.py").write_text(repr({"x": "jedna", "y": "dva"}))
+    monkeypatch.setattr("sys.argv", ["score.py", str(tmp_path), "--language", "cs"])
+    assert demo.score.main() == 0
+    assert capsys.readouterr().out.splitlines()[2].startswith("| %s | 66.7 | 58.3 | 50.0 | 44.4 |" % demo.score.NEAREST)
+
+
 LAB = "signal ru_0001\nnfields 1\n#\n0.25 125 pau\n0.3 125 pau\n0.5 125 a\n0.55 125 a\n0.7 125 pau\n"
 
 
@@ -292,11 +302,11 @@ def test_data_that_is_there_is_kept(demo, tmp_path):
     assert len(steps.commands) == 2 and steps.commands[1].startswith("data oggzip out/ru_dev.tsv")
 
 
-@pytest.mark.parametrize("pretrained, name", [(False, "nl_blstm_2"), (True, "nl_blstm_pretrained_2")])
-def test_answers_that_are_scored(demo, tmp_path, pretrained, name):
+@pytest.mark.parametrize("stage", ["", "pretrained", "from_cs"])
+def test_answers_that_are_scored(demo, tmp_path, stage):
     """What a training decodes is written where score.py looks for it."""
-    steps = Steps(tmp_path)
-    demo.run.train(steps, "nl", "blstm", 2, pretrained=pretrained, few=False)
+    steps, name = Steps(tmp_path), "nl_blstm_%s2" % (stage and stage + "_")
+    demo.run.train(steps, "nl", "blstm", 2, stage=stage, few=False)
     decoded = [command.split("--output out/")[1].split()[0] for command in steps.commands if "--output" in command]
     assert decoded == [name + "_decode_words.py", name + "_decode_labels.py"]
     (tmp_path / (name + "_model")).mkdir()
