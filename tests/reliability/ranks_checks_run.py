@@ -14,6 +14,7 @@ from typing import Any
 
 import returnn_tf
 from returnn_tf.engine.distributed import world as worlds
+from returnn_tf.util.lazy_tf import freeze_after_import
 from tests.loading import fork_loading
 from tests.reliability import ranks_checks_ends  # noqa: F401  adds its checks
 from tests.reliability.ranks_checks import CHECKS, FOLDER
@@ -22,6 +23,7 @@ from tests.reliability.ranks_checks import CHECKS, FOLDER
 def main() -> None:
     """Run all checks, or those named on the command line."""
     fork_loading()
+    freeze_after_import()
     world = worlds.start(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
     results: dict[str, Any] = {}
     folder = FOLDER.resolve()

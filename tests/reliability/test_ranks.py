@@ -35,7 +35,10 @@ FAST = {
         *("averages", "diverged", "losses_on_gradients", "kept_states", "batch_norm", "start", "in_order", "training"),
         *("stop_while_evaluating", "fewer_sequences_than_ranks", "stream"),
     ),
-    "horovod": ("world", "summed_loss", "out_of_memory", "join", "param_sync", "nan", "training"),
+    "horovod": (
+        *("world", "summed_loss", "out_of_memory", "join", "no_data_at_all", "param_sync", "param_join", "nan"),
+        "training",
+    ),
 }
 #: For tests whose checks are fast with both engines, and with one of them.
 BOTH = pytest.mark.parametrize("engine", FAST, scope="module")
@@ -56,6 +59,7 @@ class Results:
     """
 
     def __init__(self, engine: str, folders: pytest.TempPathFactory) -> None:
+        self.of_long_test = False  # which alone may have the checks done that are not fast
         self._engine = engine
         self._folders = folders
         self._runs: dict[bool, tuple[pathlib.Path, list[Any]]] = {}  # by whether the checks are fast
@@ -72,6 +76,7 @@ class Results:
 
     def _run(self, name: str) -> tuple[pathlib.Path, list[Any]]:
         fast = name in FAST[self._engine]
+        assert fast or self.of_long_test, "%s is no fast check of %s: it is for long tests" % (name, self._engine)
         if fast not in self._runs:
             folder = self._folders.mktemp("ranks")
             names = [each for each in CHECKS if (each in FAST[self._engine]) == fast]
@@ -88,9 +93,16 @@ def run_checks(folder: pathlib.Path, engine: str, number: int, names: Sequence[s
 
 
 @pytest.fixture(scope="module")
-def results(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Return the results of the checks with an engine."""
+def results_of_engine(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Return the results of the checks with an engine, for all tests."""
     return Results(engine, tmp_path_factory)
+
+
+@pytest.fixture
+def results(results_of_engine: Results, request: pytest.FixtureRequest) -> Results:
+    """Return the results of the checks with an engine."""
+    results_of_engine.of_long_test = request.node.get_closest_marker("long") is not None
+    return results_of_engine
 
 
 @BOTH
