@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -32,13 +33,18 @@ def main() -> None:
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Kill the processes that have not ended by themselves a little later, such as stopped ones."""
+    """Kill the processes that have not ended by themselves a little later; at once those that are stopped."""
     end = time.monotonic() + GRACE
-    while time.monotonic() < end and any(process.poll() is None for process in processes):
+    while time.monotonic() < end and any(process.poll() is None and not _stopped(process) for process in processes):
         time.sleep(0.1)
     for process in processes:
         if process.poll() is None:
             process.kill()
+
+
+def _stopped(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a signal has stopped a process, which can't end by itself then."""
+    return pathlib.Path("/proc/%d/stat" % process.pid).read_text().rpartition(")")[2].split()[0] == "T"
 
 
 if __name__ == "__main__":
