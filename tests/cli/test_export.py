@@ -11,8 +11,10 @@ import returnn_tf
 from returnn_tf.cli.main import EXIT_BAD_CONFIG, EXIT_BAD_DATA, main
 from returnn_tf.export.exporters import EXPORTERS
 from returnn_tf.export.sample import random_batch
+from returnn_tf.export.saved_model import run
 from returnn_tf.export.saved_model.exporter import SavedModelExporter
 from returnn_tf.export.saved_model.run import run_in_process
+from tests import processes
 
 CONFIG = """
 behavior_version = 21
@@ -48,6 +50,7 @@ def unchecked(monkeypatch):
 @pytest.mark.slow
 def test_newest_epoch_and_load(folder, capsys, monkeypatch):
     """The newest checkpoint is exported, or that of --epoch or --load; without dropout, and without a training log."""
+    monkeypatch.setattr(run, "_run_program", processes.run_check)
     with monkeypatch.context() as quick:
         quick.setattr(SavedModelExporter, "check", lambda exporter, model, folder: None)
         assert main(["export", "my.config", "--output", "old", "--epoch", "1", "--portable"]) == 0
