@@ -38,9 +38,8 @@ _RESULT = re.compile(r"\w+: ")
 _SECONDS = 1800.0
 _MODULE = "from %s import main; sys.exit(main())"
 _PROBE = """
-import json, os
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-import tensorflow as tf
+import json
+from returnn_tf.util.lazy_tf import tf
 print("PROBE" + json.dumps({
     "version": tf.__version__,
     "cuda": tf.test.is_built_with_cuda(),

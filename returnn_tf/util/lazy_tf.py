@@ -66,7 +66,7 @@ def _without_keras() -> Iterator[None]:
     finally:
         for name in left_out:
             if sys.modules.get(name) is None:
-                del sys.modules[name]
+                sys.modules.pop(name, None)
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ def test_report(probed, capsys):
     assert "H200" in out
     assert code == (1 if "MISSING" in out else 0)
     assert "native ops      -        not tested, because of --quick" in out
+    assert "collectives     found    several processes by TensorFlow" in out
     assert main(["doctor", "x"]) == 2
     assert "the only option is --quick" in capsys.readouterr().err
 
@@ -69,11 +70,6 @@ def test_collectives(monkeypatch, output, found, text):
 
 
 @pytest.mark.slow
-def test_collectives_work_here(probed):
-    assert doctor._collectives().found
-
-
-@pytest.mark.slow
 def test_another_copy_in_the_current_folder(tmp_path):
     """What is tested is the program that was started, with its libraries, not what lies in the folder."""
     there = tmp_path / "checkout"
@@ -86,7 +82,7 @@ def test_another_copy_in_the_current_folder(tmp_path):
     program.write_text("import sys\nfrom returnn_tf.cli.main import main\nsys.exit(main())\n")
     done = subprocess.run(
         [sys.executable, str(program), "doctor", "--quick"],
-        cwd=there, env={**os.environ, "PYTHONPATH": ROOT}, capture_output=True, text=True, timeout=120,
+        cwd=there, env={**os.environ, "PYTHONPATH": ROOT}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert not (tmp_path / "imported").exists(), done.stdout
     assert done.returncode == 0 and "TensorFlow      found" in done.stdout
