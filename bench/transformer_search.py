@@ -5,8 +5,8 @@
 A decoder of 6 layers (512, 8 heads, feed-forward 2048) over 30 encoder frames; no hypothesis ends before the last of
 100 labels. Each side runs in a process of its own, in turn. The speed counts the labels of the best hypotheses; both
 sides must find the same ones with the same scores. The growth is the time of the second half of the labels over that of
-the first one: 1 if nothing is recomputed or copied with the history, 3 where all of the time is. With --quantize, the
-other side is the same search with matrices of that type.
+the first one: 1 if nothing is recomputed or copied with the history, 3 where all of the time is. A thread that sleeps
+in a step has to be woken. With --quantize, the other side is the same search with matrices of that type.
 """
 
 from __future__ import annotations
@@ -170,13 +170,16 @@ def report(args: argparse.Namespace) -> None:
             for worker in workers:
                 worker.run(what)
         results = [worker.last["result"] for worker in workers]
-    print("%-8s %12s %12s %8s %12s" % ("search", "ms a label", "label/s", "growth", "memory"))
+    titles = ("search", "ms a label", "label/s", "growth", "memory", "sleeps a step")
+    print("%-8s %12s %12s %8s %12s %14s" % titles)
     for worker in workers:
         half, full = worker.median("half"), worker.median("all")
         speed = args.batch * args.steps / full
         ms = 1e3 * full / args.steps
         grown = worker.last["grown_mb"]
-        print("%-8s %12.1f %12.1f %8.2f %9.0f MB" % (worker.name, ms, speed, (full - half) / half, grown))
+        sleeps = worker.last["sleeps"] / (worker.steps("all") * args.steps)
+        figures = (worker.name, ms, speed, (full - half) / half, grown, sleeps)
+        print("%-8s %12.1f %12.1f %8.2f %9.0f MB %14.1f" % figures)
     if len(workers) == 2:
         ratios = [b / a for a, b in zip(workers[0].times["all"], workers[1].times["all"])]
         print("ratio %.2f, asked >= %.1f" % (float(np.median(ratios)), ASKED_OF_INT8 if args.quantize else ASKED))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -88,8 +89,8 @@ def serve(make_steps: Callable[[], dict[str, Callable[[], Any]]], warm_up: bool 
 
     :param warm_up: run each step once before, so that what is built in its first call is not timed
 
-    An answer also has the last result of the step, and the most memory so far in MB: of the process (``peak_mb``), and
-    beyond what it had before its steps were made (``grown_mb``).
+    An answer also has the last result of the step, how often a thread went to sleep (``sleeps``), and the most memory
+    so far in MB: of the process (``peak_mb``), and beyond what it had before its steps were made (``grown_mb``).
     """
     out, sys.stdout = sys.stdout, sys.stderr
     before = status_mb("VmRSS")
@@ -99,10 +100,11 @@ def serve(make_steps: Callable[[], dict[str, Callable[[], Any]]], warm_up: bool 
             step()
     for line in sys.stdin:
         name, count = line.split()
-        start, cpu, result = time.perf_counter(), time.process_time(), None
+        start, cpu, slept, result = time.perf_counter(), time.process_time(), sleeps(), None
         for _ in range(int(count)):
             result = steps[name]()
         answer = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu, "result": result}
+        answer["sleeps"] = sleeps() - slept
         peak = status_mb("VmHWM")
         print(json.dumps({**answer, "peak_mb": peak, "grown_mb": peak - before}), file=out, flush=True)
 
@@ -113,6 +115,11 @@ def sgemm_gflops(size: int = 2048) -> float:
     start = time.perf_counter()
     np.dot(a, b)
     return 2 * size**3 / (time.perf_counter() - start) / 1e9
+
+
+def sleeps() -> int:
+    """Return how often a thread of this process has gone to sleep so far: to wait for another one, or for data."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 def status_mb(key: str) -> float:

@@ -39,7 +39,7 @@ def test_plot(tmp_path: Path) -> None:
 
 
 def test_worker(tmp_path: Path) -> None:
-    """Each step is timed in its own process; the answer has its result and memory."""
+    """Each step is timed in its own process; the answer has its result, its memory and how often it slept."""
     import workers
 
     script = tmp_path / "worker.py"
@@ -54,6 +54,7 @@ def test_worker(tmp_path: Path) -> None:
     for _ in range(3):
         worker.run("wait")
     assert 0.05 <= worker.median("wait") < 5
+    assert worker.last["sleeps"] >= worker.steps("wait")
     worker.run("fill")
     assert worker.last["result"] == (50 << 20) + 2
     assert 50 <= worker.last["grown_mb"] < worker.last["peak_mb"]
