@@ -74,7 +74,7 @@ def find(model: str, samples: dict[str, NDArray[np.float32]]) -> dict[str, Found
     with open(os.path.join(export, output["vocabulary"]), encoding="utf8") as file:
         labels = DecodedLabels(file.read().splitlines())
     prefix = os.path.join(os.path.dirname(model), "prompts")
-    options = BeamOptions(beam_size=600, beam_threshold=1000.0, labels_per_frame=0, lm_scale=1.0)
+    options = BeamOptions(beam_size=2000, beam_threshold=1000.0, labels_per_frame=0, lm_scale=1.0)
     found = {}
     for tag, audio in samples.items():
         language = tag.split("/")[0]

@@ -41,7 +41,7 @@ DECODING = {
 PHONES_CTC = ("--lm-scale", "0.4", "--word-score", "0.5")
 PHONES_HMM = ("--lm-scale", "1", "--prior-scale", "0.5", "--forward-score", "-2")
 #: The n-gram model allows exactly one phrase; the beam is wide enough for all of a language.
-PHRASES = ("--lm-scale", "1", "--beam-size", "600", "--beam-threshold", "1000", "--labels-per-frame", "0")
+PHRASES = ("--lm-scale", "1", "--beam-size", "2000", "--beam-threshold", "1000", "--labels-per-frame", "0")
 DECODER = os.path.join(os.path.dirname(HERE), "decoder", "c")
 
 
