@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws prompts of the test as spectrograms, with the phones of the phrase that is found in them where they are spoken.
+"""Draws prompts of the test as spectrograms, with the phones of the phrase that is found, where CTC has their labels.
 
     python draw_prompts.py out/prompts_1 en/conf-full ru/dir-welcome       out/prompts_1_phones.png
 
