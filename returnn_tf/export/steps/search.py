@@ -149,7 +149,7 @@ class StepSearch:
                     source, label = pick(k, step)
                 else:
                     counts = self._counts(ended, lens, step)
-                    source, label = _best(_ranks(choice, continued, counts, ended), choice.beam_size)
+                    source, label = best_continuations(_ranks(choice, continued, counts, ended), choice.beam_size)
                 places = label[:, :, None] if name in decoder.scored else np.zeros_like(label)[:, :, None]
                 scores = np.take_along_axis(_at(continued, source), places, 2)[:, :, 0]
                 entries = (source + np.arange(seqs)[:, None] * beam).reshape(-1)
@@ -256,14 +256,27 @@ def _ranks(choice: ChoiceOptions, scores: Array, counts: Array, ended: Array) ->
     return ranks
 
 
-def _best(ranks: Array, count: int) -> tuple[Array, Array]:
+def best_continuations(ranks: Array, count: int) -> tuple[Array, Array]:
     """Return source and label of the best continuations, best first; ties go to the lower index.
 
     There are fewer than ``count`` if there are not as many continuations.
     """
     seqs, _, labels = ranks.shape
-    order = np.argsort(-ranks.reshape(seqs, -1), axis=1, kind="stable")[:, :count]
+    keys = -ranks.reshape(seqs, -1)
+    count = min(count, keys.shape[1])
+    limits = np.partition(keys, count - 1, axis=1)[:, count - 1]
+    order = np.stack([_first_of(row, limit, count) for row, limit in zip(keys, limits)])
     return (order // labels).astype(np.int32), (order % labels).astype(np.int32)
+
+
+def _first_of(keys: Array, limit: Any, count: int) -> Array:
+    """Return the places of the ``count`` lowest keys, in their order; ties go to the lower place, NaN comes last.
+
+    :param limit: the highest of these keys: only those that do not exceed it are sorted
+    """
+    places = np.flatnonzero(~(keys > limit))
+    found: Array = places[np.argsort(keys[places], kind="stable")[:count]]
+    return found
 
 
 def _at(values: Array, index: Array) -> Array:
