@@ -82,17 +82,18 @@ def sources(batch: int) -> dict[str, np.ndarray]:
     return data
 
 
-def searcher(beam: int, labels: int, steps: int, quantize: Optional[str], encoder: Any = None) -> Any:
+def searcher(beam: int, labels: int, steps: int, quantize: Optional[str], encoder: Any = None, **sizes: int) -> Any:
     """Return the `Network` in search, with random parameters, in which no hypothesis ends before the last step.
 
     :param encoder: layers that make "encoder" of labels, in place of a linear layer of vectors
+    :param sizes: of the decoder, see `network`
     """
     import returnn_tf
 
     source = {"dim": DIM} if encoder is None else {"dim": labels, "sparse": True}
     config = returnn_tf.Config({
         "extern_data": {"data": source, "classes": {"dim": labels, "sparse": True}},
-        "network": {**network(beam, labels, steps), **(encoder or {})},
+        "network": {**network(beam, labels, steps, **sizes), **(encoder or {})},
         "behavior_version": 21,
         "quantize": quantize,
     })  # fmt: skip
