@@ -118,7 +118,7 @@ double ctc_log_sum(const float* posteriors, int frames, int dim, int blank, cons
   return ends > 0 ? log_scale + log(ends) : -INFINITY;
 }
 
-/* Returns posteriors [1, frames, labels]; `*frames` is how many belong to the audio. */
+/* Returns posteriors [1, frames, labels]. */
 static TF_Tensor* posteriors_of(const LoadedModel* loaded, const SavedModel* model, const PhraseOptions* options,
                                 const Audio* audio, int value) {
   const int64_t one[2] = {1, 1}, shape[3] = {1, audio->count, 1};
