@@ -27,7 +27,7 @@ from returnn_tf.ops.sequence.ngram_header import read_header
 #: A model that lacks a larger share of the words is one of another vocabulary.
 _MOST_UNKNOWN = 0.5
 _SHOWN = 5
-#: Of a file, at its begin, middle and end: the bytes, and of their hash the digits, that tell it from others.
+#: Of a file: the bytes that are read at once for a hash, and the digits of this that tell it from others.
 _BLOCK, _DIGITS = 1 << 16, 10
 #: The label " " in a model of labels: blanks separate the words of an ARPA file.
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -162,11 +162,15 @@ def _shared_model(path: str) -> tuple[str, NGram]:
 
 
 def _name_of(path: str) -> str:
-    """Return the name of a model for ops, and of its file in exports; it tells files of other contents apart."""
+    """Return the name of a model for ops, and of its file in exports; it tells files of other contents apart.
+
+    Of a binary file, which is mapped rather than read, and which nobody edits, beginning, middle and end are compared.
+    """
     size = os.path.getsize(path)
     digest = hashlib.sha1(b"%d" % size)
+    is_mapped = read_header(path).words is None
     with open(path, "rb") as file:
-        for place in (0, size // 2, max(0, size - _BLOCK)):
+        for place in (0, size // 2, max(0, size - _BLOCK)) if is_mapped else range(0, size, _BLOCK):
             file.seek(place)
             digest.update(file.read(_BLOCK))
     name = os.path.basename(path[: -len(".gz")] if path.endswith(".gz") else path)

@@ -164,6 +164,20 @@ def test_a_file_is_read_once(tmp_path, monkeypatch):
         assert model.scores(["a"]) == pytest.approx([prob * np.log(10)]) and list(indices) == [1, 2]
 
 
+def test_models_that_differ_in_one_number_are_told_apart(tmp_path):
+    """Wherever it is, and without another size: the graph would have the model that was read first."""
+    path, labels = tmp_path / "x.arpa", DecodedLabels(["w00000"])
+    words = ["-2.00 w%05d\n" % number for number in range(30000)]
+    names = set()
+    for changed_word in (None, 0, 7000, 22000, 29999):
+        lines = [*words]
+        if changed_word is not None:
+            lines[changed_word] = lines[changed_word].replace("-2.00", "-2.01")
+        path.write_text("\\data\\\nngram 1=%d\n\n\\1-grams:\n%s\n\\end\\\n" % (len(lines), "".join(lines)))
+        names.add(plan_ngram(str(path), None, labels, 1, None).for_ops().name)
+    assert len(names) == 5
+
+
 def test_a_file_that_goes_or_changes_before_the_graph_is_made(tmp_path):
     path, labels = tmp_path / "ä x.arpa", DecodedLabels(["a", "b"])
     unigrams = "\\1-grams:\n-0.5 a\n-0.9 b\n"
