@@ -84,7 +84,7 @@ def _tune_search(config: Config, settings: DecodingSettings) -> int:
         searching = search_with_words(point, settings.decode_layer, but=OF_TASK)
         assert searching is not None  # as without these values
         begin = time.perf_counter()
-        what, errors = errors_of_search(searching)
+        what, errors = errors_of_search(searching, settings.decode_layer)
         done.append(Point(values, errors, time.perf_counter() - begin))
         log.write(4, "decode: %s: %s %s" % (values, what, errors.text()))
     log.write(1, "\n".join(table(done, what)))

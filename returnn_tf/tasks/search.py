@@ -16,6 +16,7 @@ from returnn_tf.config.settings.tasks import TaskSettings
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.search.end_labels import loop_of_search
 from returnn_tf.engine.search.errors import ErrorReport, decided_layers
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.lexicon_words import with_words_of_search
@@ -24,6 +25,7 @@ from returnn_tf.engine.search.search_pass import SearchPass
 from returnn_tf.engine.search.searcher import Searcher, searched_node
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, beam_of, wanted_layers
+from returnn_tf.engine.search.words_of_choice import searched_choice
 from returnn_tf.engine.training.load_model import load_network
 from returnn_tf.engine.transcripts.edit_distance import Errors
 from returnn_tf.logging.log import log
@@ -54,7 +56,7 @@ def search_and_write(config: Config, nbest: Optional[int] = None) -> int:
         plan = search_plan(config)
         layers = [beam_of(searched_node(plan, layer)).path for layer in layers]
         output = None if output is None else output.of_layers(layers)
-    one_pass, is_chief = _searched(config, layers, output, _nothing_kept(config), nbest)
+    one_pass, is_chief = _searched(config, layers, output, nbest)
     one_pass.log_errors()
     if output is not None and is_chief:
         rows = one_pass.rows()
@@ -64,24 +66,31 @@ def search_and_write(config: Config, nbest: Optional[int] = None) -> int:
     return 0
 
 
-def errors_of_search(config: Config) -> tuple[str, Errors]:
-    """Search ``search_data`` without writing; return what was counted, and the errors.
+def errors_of_search(config: Config, name: str) -> tuple[str, Errors]:
+    """Search ``search_data`` without writing; return what was counted in one of the searches, and the errors.
 
+    :param name: of a layer of the search, see `searched_choice`
     :raises ConfigError: no layer counts errors
     """
-    lacking = (
-        "There is no error rate: the network has no 'decide' layer with the loss 'edit_distance', or search_do_eval is "
-        "False."
-    )
-    return _searched(config, output_layers(config), None, lacking)[0].errors()
+    plan = search_plan(config, [name] if name else [])
+    choice = searched_choice(plan, name)
+    assert choice is not None
+    nodes = plan.by_path()
+    loops = {entry.layer: loop_of_search(plan, nodes[entry.layer]) for entry in decided_layers(plan)}
+    own = [layer for layer, loop in loops.items() if loop is not None and loop.path == choice.loop.path]
+    if not own or not TaskSettings(config).search_do_eval:
+        raise SearchError(
+            "There is no error rate: the network has no 'decide' layer with the loss 'edit_distance' for the labels of "
+            "%r, or search_do_eval is False." % choice.node.path
+        )
+    return _searched(config, output_layers(config), None)[0].errors(own[0])
 
 
 def _searched(
-    config: Config, layers: list[str], output: Optional[SearchOutput], lacking: str, nbest: Optional[int] = None
+    config: Config, layers: list[str], output: Optional[SearchOutput], nbest: Optional[int] = None
 ) -> tuple[SearchPass, bool]:
     """Search the dataset.
 
-    :param lacking: what to say if there is neither an output nor a layer that counts errors
     :return: the pass, and whether this process writes its results
     """
     settings, target = TaskSettings(config), NetworkSettings(config).target
@@ -91,7 +100,7 @@ def _searched(
     net, choice = load_network(config, search=True, outputs=outputs)
     decided = decided_layers(net.plan) if settings.search_do_eval else []
     if output is None and not decided:
-        raise SearchError(why_nothing_searches(net.plan) or lacking)
+        raise SearchError(why_nothing_searches(net.plan) or _nothing_kept(config))
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     references = [entry.target for entry in decided if entry.target.extern_key is None]
     graph = None if options is None else TranscriptGraph(net.plan, layers[0], options)

@@ -320,6 +320,15 @@ def test_tuning(capsys: pytest.CaptureFixture[str]) -> None:
     assert "word_score  beam_size  word errors  seconds" in printed
 
 
+def test_tuning_counts_the_errors_of_its_search(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not those of another layer before it, as of CTC in a network with both."""
+    other = {"class": "copy", "from": "data:classes", "loss": "edit_distance", "target": "classes"}
+    changes = {"network": {"another": other, **transducer()}, "decode_tune": {"word_score": [1.5]}}
+    run_task(Config(settings("transducer", **WORDS, **changes)))
+    printed = capsys.readouterr().out
+    assert re.search(r"^ *1.5 +33.33%", printed, re.MULTILINE), printed
+
+
 @pytest.mark.parametrize(
     "tune, text",
     [
@@ -335,7 +344,7 @@ def test_mistakes_in_a_grid(tune: dict[str, list[float]], text: str) -> None:
 
 def test_tuning_without_errors() -> None:
     changes = {**WORDS, "decode_tune": {"word_score": [0.0]}, "search_do_eval": False}
-    with pytest.raises(ConfigError, match="has no 'decide' layer.*or search_do_eval is False"):
+    with pytest.raises(ConfigError, match="has no 'decide' layer.* of 'loop/output', or search_do_eval is False"):
         run_task(Config(settings("transducer", **changes)))
 
 

@@ -146,9 +146,9 @@ class SearchPass:
         """Return the results in corpus order."""
         return [self._texts[index] for index in sorted(self._texts)]
 
-    def errors(self) -> tuple[str, Errors]:
-        """Return what the first of the reports counts, and the errors."""
-        return self._reports[0].counted()
+    def errors(self, layer: str) -> tuple[str, Errors]:
+        """Return what the report of a layer counts, and the errors."""
+        return next(report for report in self._reports if report.layer == layer).counted()
 
     def log_errors(self) -> None:
         """Log scores, error rates, and at level 4 the sequences with errors."""
