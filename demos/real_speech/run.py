@@ -31,6 +31,7 @@ from prompts import VOICES  # noqa: E402
 from steps import StepFailed, Steps  # noqa: E402
 
 CORPORA, ENCODERS = ("cs", "nl", "ru", "prompts"), ("blstm", "conformer")
+DIALOGUE = ("cs", "nl")
 SETS = ("train", "dev", "test")
 FEW = 12
 #: Scales by language model, tuned on the Czech dev set.
@@ -220,6 +221,13 @@ def main() -> int:
     args = parser.parse_args()
     if args.seeds < 1:
         parser.error("--seeds: must be at least 1")
+    dialogue = [corpus for corpus in args.corpora if corpus in DIALOGUE]
+    if args.pretrain and not dialogue:
+        parser.error("--pretrain: none of --corpora %s is dialogue" % ",".join(args.corpora))
+    if args.from_czech and "nl" not in dialogue:
+        parser.error("--from-czech: the Dutch model begins with the Czech one; add nl to --corpora")
+    if args.from_czech and dialogue[-1] == "cs" != dialogue[0]:
+        parser.error("--from-czech: cs must stand before nl in --corpora")
     steps = Steps(HERE, os.path.join(args.work, "out", "quick") if args.quick else args.work)
     if args.quick:
         steps.remove_products(r"(%s)[_.].*" % "|".join(CORPORA))

@@ -321,6 +321,22 @@ def test_corpora(demo, text, expected):
     assert demo.run.some_of(demo.run.CORPORA)(text) == expected
 
 
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("--corpora ru,prompts --pretrain", "--pretrain: none of --corpora ru,prompts is dialogue"),
+        ("--from-czech", "add nl to --corpora"),
+        ("--corpora nl,cs --from-czech", "cs must stand before nl"),
+        ("--corpora cs,nl --from-czech --pretrain", "not allowed with argument"),
+    ],
+)
+def test_options_without_use(demo, arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["run.py", *arguments.split()])
+    with pytest.raises(SystemExit):
+        demo.run.main()
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "cs,", "de", "cs nl"])
 def test_unknown_corpora(demo, text):
     with pytest.raises(demo.run.argparse.ArgumentTypeError, match="is none of cs, nl, ru, prompts"):
