@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf import blocks
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config
 from returnn_tf.engine.checkpoints.params import save_checkpoint
@@ -53,12 +54,8 @@ def test_language_model_in_a_search(tmp_path: pathlib.Path, monkeypatch: pytest.
     shown: dict[str, Any] = {}
     exec(block.text, shown)
     labels = {"dim": 1001, "sparse": True}
-    lm = {
-        "embedding": {"class": "linear", "activation": None, "with_bias": False, "n_out": 256, "from": "data"},
-        "lstm": {"class": "rec", "unit": "nativelstm2", "n_out": 1024, "from": "embedding"},
-        "output": {"class": "softmax", "n_out": 1001, "from": "lstm"},
-    }
-    trained = Network.from_config(Config({"network": lm, "extern_data": {"data": labels}}))
+    lm = blocks.lstm_language_model("output", source="data:delayed", target="data", dim=1024, embedding_dim=256)
+    trained = Network.from_config(Config({"network": lm, "extern_data": {"data": labels, "delayed": labels}}))
     save_checkpoint(trained, "lm/net.020")
     prob = {"class": "softmax", "n_out": 1001, "from": "prev:output"}
     end = {"class": "compare", "from": "output", "value": 0}
@@ -73,7 +70,7 @@ def test_language_model_in_a_search(tmp_path: pathlib.Path, monkeypatch: pytest.
     )
     found = load_network(config, search=True)[0].get_param_values()
     for name, value in trained.get_param_values().items():
-        np.testing.assert_array_equal(found["output/rec/lm_" + name], value)
+        np.testing.assert_array_equal(found["output/rec/lm/" + name], value)
 
 
 @pytest.mark.parametrize(
