@@ -78,8 +78,11 @@ class WordScoresOp : public OpKernel {
       num_words = std::max(num_words, words[i] + 1);
     }
     for (int32_t label : labels) good = good && label >= 0 && label < options.num_labels;
+    for (int32_t label : {options.blank, options.separator, scores_.end_label}) {
+      good = good && label < options.num_labels;
+    }
     OP_REQUIRES(construction, good,
-                InvalidArgument("word scores: the lexicon is none of ", options.num_labels, " labels"));
+                InvalidArgument("word scores: lexicon or special labels are none of ", options.num_labels, " labels"));
     const RtfLexicon lexicon = {spellings, offsets.data(), labels.data(), words.data(), num_words};
     const RtfNGram* model = nullptr;
     std::vector<int32_t> indices;
