@@ -29,6 +29,7 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.layers.math.linear import SoftmaxLayer
 from returnn_tf.layers.search.choice import ChoiceLayer
 from returnn_tf.layers.search.decide import DecideLayer
+from returnn_tf.layers.shape.reinterpret import ReinterpretDataLayer
 from returnn_tf.loops.nodes import PrevLayer
 from returnn_tf.ops.frames.positions import sinusoids
 from returnn_tf.util.lazy_tf import tf
@@ -201,6 +202,8 @@ class CTranslate2Exporter(Exporter):
         plain.set_param_values({name: v for name, v in net.get_param_values().items() if name in plain.params})
         # without search, the choice follows the target: a data key, or a layer that adds the end to one
         ((target,),) = (node.deps for node in plain.plan.all_nodes() if isinstance(node.layer, ChoiceLayer))
+        while isinstance(target.layer, ReinterpretDataLayer):
+            (target,) = target.sources
         is_key = target.extern_key is not None
         paths = [found.projection.path, *([] if is_key else [target.path])]
         model = InferenceModel(plain, paths)
