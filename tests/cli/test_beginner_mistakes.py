@@ -200,7 +200,7 @@ MISTAKES = {
         r"the target 'classes' is neither .* Known: data, .* states", "targets", NO_DATA,
     ),
     "key without data:": Mistake(
-        COOKBOOK + "lm.config", '"from": "data:delayed"', '"from": "delayed"',
+        COOKBOOK + "lm.config", 'source="data:delayed"', 'source="delayed"',
         r"no layer 'delayed'\. Write 'data:delayed' for the data key", "sources", NO_DATA,
     ),
     "targets without data:": Mistake(

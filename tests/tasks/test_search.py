@@ -204,7 +204,7 @@ def test_names_of_the_dataset_come_before_those_of_the_vocabulary() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind, layer", [("attention", "recognised"), ("transducer", "recognised"), ("ctc", "recognised")]
+    "kind, layer", [("attention", "output_decision"), ("transducer", "recognised"), ("ctc", "output_decision")]
 )
 def test_labels_with_one_more_for_the_end_have_the_names_of_the_others(kind: str, layer: str) -> None:
     class Named:

@@ -78,7 +78,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: pathlib.Path, monkeypatch: 
         ("ngram 1=6", "ngram 1=-5", "announces -5 1-grams, of which it has 6"),
         ("ngram 1=6\n", "", "announces no 1-grams, of which it has 6"),
         ("ngram 3=2", "ngram 3=2\nngram 4=1", "announces 1 4-grams, of which it has 0"),
-        ("-0.3\tgreen house\t-0.15\n", "", "announces 5 2-grams, of which it has 4"),
+        ("-0.5\thouse </s>\n", "", "announces 5 2-grams, of which it has 4"),
         ("ngram 2=5", "ngram 2=five", "can't be read as ARPA file"),
         ("green house\t-0.15", "green", "'-0.3 green' is not a line of \\2-grams:"),
     ],
