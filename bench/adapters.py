@@ -5,7 +5,7 @@
 A network of two bidirectional LSTMs, 128 wide, with CTC is trained on 5,000 lines of handwritten digits as they were
 scanned (those of demos/digits), then on 1,500 lines with bent strokes: all its parameters, or adapters of rank 2. Of
 some learning rates, the one with the fewest errors on a dev set over all seeds is taken; its errors on held-out lines
-of other digits are printed, and the share of the gain. Asked: 0.9 of the gain with 2 % of the numbers. DIR keeps data
+of other digits are printed, and the gain. Asked: 0.9 of the gain with 2 % of the numbers. DIR keeps data
 and models, so that a run that was interrupted goes on.
 """
 
@@ -113,7 +113,7 @@ def main() -> None:
         os.makedirs(work, exist_ok=True)
         compose(work)
         before = train(work, "base", BASE_RATE, seed=1, epochs=BASE_EPOCHS).test
-        rows: list[tuple[object, ...]] = [("before", "", "", "", "%.1f" % before, "")]
+        rows: list[tuple[object, ...]] = [("before", "", "", "", "%.1f" % before, "", "")]
         for kind, rates in RATES.items():
             found = {
                 rate: [train(work, kind, rate, seed=seed, epochs=args.epochs) for seed in range(1, args.seeds + 1)]
@@ -122,9 +122,8 @@ def main() -> None:
             best = min(rates, key=lambda rate: statistics.mean(one.dev for one in found[rate]))
             dev, test = (statistics.mean(values) for values in zip(*(one[:2] for one in found[best])))
             spread = "%.1f - %.1f" % (min(one.test for one in found[best]), max(one.test for one in found[best]))
-            rows.append((kind, found[best][0].numbers, best, "%.1f" % dev, "%.1f" % test, spread))
-            rows[-1] += ("%.1f" % (before - test),)
-        rows[0] += ("",)
+            figures = ["%.1f" % dev, "%.1f" % test, spread, "%.1f" % (before - test)]
+            rows.append((kind, found[best][0].numbers, best, *figures))
     print(table(("trained", "numbers", "rate", "dev, %", "held-out, %", "seeds", "gain"), rows))
 
 
