@@ -12,14 +12,13 @@
 Each step is a command of its own, which is printed, so that it can be repeated by hand. Everything goes to the
 directory out/ below the working directory (``--work``, by default where this file is), that of ``--quick`` to
 out/quick/. Data and models that are there are kept: a run that was interrupted goes on, and a training continues after
-its last epoch. To begin anew, delete them.
+its last epoch; what they recognise is written anew. To begin anew, delete them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Callable
@@ -92,10 +91,11 @@ def train(steps: Steps, language: str, encoder: str, seed: int, *, stage: str, f
     title = "%s, %s, seed %d" % (language, encoder, seed)
     epochs = ["++num_epochs", "1"] if few else []
     steps.returnn("%s: train" % title, "dialogue.config", *epochs, environment=environment)
+    name = "_".join([language, encoder, *filter(None, [stage]), str(seed)])
+    steps.remove_products(name + r"_(search|decode_\w+)\.py")
     steps.returnn("%s: search" % title, "dialogue.config", "++task", "search", environment=environment)
     for kind, options in DECODING.items():
         files = ["--lm", "out/%s_%s.arpa" % (language, kind)]
-        name = "_".join([language, encoder, *filter(None, [stage]), str(seed)])
         files += ["--output", "out/%s_decode_%s.py" % (name, kind)]
         if kind == "words":
             files += ["--lexicon", "out/%s.words" % language]
@@ -117,6 +117,7 @@ def train_phones(steps: Steps, seed: int, *, few: bool) -> None:
         title, prefix = "ru, %s, seed %d" % (kind, seed), "out/ru_%s_%d" % (kind, seed)
         epochs = ["++num_epochs", "1"] if few else []
         steps.returnn("%s: train" % title, "phones.config", *epochs, environment=environment)
+        steps.remove_products(r"ru_%s_%d_decode_\w+\.py" % (kind, seed))
         options = ["--lm", "out/ru_phones.arpa", "--output", prefix + "_decode_phones.py"]
         if kind == "ctc":
             options += PHONES_CTC
@@ -162,14 +163,13 @@ def train_prompts(steps: Steps, packages: str, seed: int, *, few: bool) -> None:
     title, name = "prompts, seed %d" % seed, "prompts_%d" % seed
     epochs = ["++num_epochs", "1"] if few else []
     steps.returnn("%s: train" % title, "prompts.config", *epochs, environment={"SEED": str(seed)})
+    steps.remove_products(name + r"_(decode_\w+\.py|export)")
     for language in VOICES:
         files = ["--lexicon", "out/prompts_%s.lexicon" % language, "--lm", "out/prompts_%s.arpa" % language]
         files += ["--output", "out/%s_decode_%s.py" % (name, language)]
         environment = {"SEED": str(seed), "SPEECH": language}
         what = "%s: search for a phrase, %s" % (title, language)
         steps.returnn(what, "decode", "prompts.config", *files, *PHRASES, environment=environment)
-    if os.path.exists(steps.out(name + "_export")):
-        shutil.rmtree(steps.out(name + "_export"))
     export = ["export", "prompts.config", "--portable", "--output", "out/%s_export" % name]
     steps.returnn("%s: export" % title, *export, environment={"SEED": str(seed)})
     steps.script("%s: recognise by the decoder in C" % title, "phrases.py", "out/" + name, packages, "--c", DECODER)

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -287,6 +288,11 @@ class Steps:
 
     returnn = script
 
+    def remove_products(self, pattern):
+        for path in self.folder.iterdir():
+            if re.fullmatch(pattern, path.name):
+                path.rmdir() if path.is_dir() else path.unlink()
+
 
 def test_data_that_is_there_is_kept(demo, tmp_path):
     steps = Steps(tmp_path)
@@ -306,9 +312,11 @@ def test_data_that_is_there_is_kept(demo, tmp_path):
 def test_answers_that_are_scored(demo, tmp_path, stage):
     """What a training decodes is written where score.py looks for it."""
     steps, name = Steps(tmp_path), "nl_blstm_%s2" % (stage and stage + "_")
+    for old in ("_search.py", "_decode_words.py"):  # of an earlier run, which a search would not replace
+        (tmp_path / (name + old)).write_text("")
     demo.run.train(steps, "nl", "blstm", 2, stage=stage, few=False)
     decoded = [command.split("--output out/")[1].split()[0] for command in steps.commands if "--output" in command]
-    assert decoded == [name + "_decode_words.py", name + "_decode_labels.py"]
+    assert decoded == [name + "_decode_words.py", name + "_decode_labels.py"] and list(tmp_path.iterdir()) == []
     (tmp_path / (name + "_model")).mkdir()
     for file in decoded:
         (tmp_path / file).write_text("{}")
