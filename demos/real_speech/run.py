@@ -117,7 +117,7 @@ def train_phones(steps: Steps, seed: int, *, few: bool) -> None:
         title, prefix = "ru, %s, seed %d" % (kind, seed), "out/ru_%s_%d" % (kind, seed)
         epochs = ["++num_epochs", "1"] if few else []
         steps.returnn("%s: train" % title, "phones.config", *epochs, environment=environment)
-        steps.remove_products(r"ru_%s_%d_decode_\w+\.py" % (kind, seed))
+        steps.remove_products(r"ru_%s_%d_(decode_\w+\.py|priors\.txt)" % (kind, seed))
         options = ["--lm", "out/ru_phones.arpa", "--output", prefix + "_decode_phones.py"]
         if kind == "ctc":
             options += PHONES_CTC
