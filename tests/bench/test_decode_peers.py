@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-#: Of two sentences.
-LABELS = np.arange(20).reshape([2, 10]) % 2
+from tests.bench.sides import LABELS, Side
 
 
 @pytest.fixture(name="peers")
@@ -41,32 +40,12 @@ def test_each_search_takes_all_steps(peers: Any, dtype: str, tmp_path: Path) -> 
     assert (tmp_path / "params.npz").exists() == (dtype == "float32")
 
 
-class _Side:
-    """A worker whose searches take the times that are given."""
-
-    def __init__(self, name: str, seconds: list[float], labels: Any = LABELS) -> None:
-        self.name, self.seconds = name, seconds
-        self.times: dict[str, list[float]] = {}
-        self.last = {"result": labels}
-
-    def wait(self, what: str, steps: int) -> None:
-        """Be ready at once."""
-
-    def run(self, what: str) -> None:
-        """Note the next time."""
-        self.times.setdefault(what, []).append(self.seconds.pop(0))
-
-    def median(self, what: str) -> float:
-        """Return the median of three."""
-        return sorted(self.times[what])[1]
-
-
 def _sides(labels: Any = LABELS) -> dict[tuple[str, str], Any]:
     return {
-        ("here", "float32"): _Side("ours", [1.0, 2.0, 4.0]),
-        ("CTranslate2", "float32"): _Side("theirs", [3.0, 4.0, 4.0], labels),
-        ("here", "int8"): _Side("ours", [1.0] * 3),
-        ("CTranslate2", "int8"): _Side("theirs", [0.5] * 3, 1 - LABELS),
+        ("here", "float32"): Side("ours", [1.0, 2.0, 4.0]),
+        ("CTranslate2", "float32"): Side("theirs", [3.0, 4.0, 4.0], labels),
+        ("here", "int8"): Side("ours", [1.0] * 3),
+        ("CTranslate2", "int8"): Side("theirs", [0.5] * 3, 1 - LABELS),
     }
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-#: Of two sentences.
-LABELS = np.arange(20).reshape([2, 10]) % 2
+from tests.bench.sides import LABELS, Side
+
 ARGS = SimpleNamespace(steps=10, rounds=3)
 
 
@@ -23,28 +23,8 @@ def _bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return step_decoding
 
 
-class _Side:
-    """A worker whose searches take the times that are given."""
-
-    def __init__(self, name: str, seconds: list[float], labels: Any = LABELS) -> None:
-        self.name, self.seconds = name, seconds
-        self.times: dict[str, list[float]] = {}
-        self.last = {"result": labels}
-
-    def wait(self, what: str, steps: int) -> None:
-        """Be ready at once."""
-
-    def run(self, what: str) -> None:
-        """Note the next time."""
-        self.times.setdefault(what, []).append(self.seconds.pop(0))
-
-    def median(self, what: str) -> float:
-        """Return the median of three."""
-        return sorted(self.times[what])[1]
-
-
 def test_ratios_are_medians_of_rounds(bench: Any) -> None:
-    sides = [_Side("network", [1.0, 2.0, 4.0]), _Side("steps", [4.0, 4.0, 16.0])]
+    sides = [Side("network", [1.0, 2.0, 4.0]), Side("steps", [4.0, 4.0, 16.0])]
     assert bench.measured(sides, (2, 4), ARGS) == [
         ["2, 4, network", "10", "1.00", "1.00"],
         ["2, 4, steps", "5", "0.25", "1.00"],
@@ -60,4 +40,4 @@ def test_ratios_are_medians_of_rounds(bench: Any) -> None:
 )
 def test_other_labels(bench: Any, labels: Any, text: str) -> None:
     with pytest.raises(SystemExit, match=text):
-        bench.measured([_Side("network", [1.0] * 3), _Side("steps", [1.0] * 3, labels)], (2, 4), ARGS)
+        bench.measured([Side("network", [1.0] * 3), Side("steps", [1.0] * 3, labels)], (2, 4), ARGS)
