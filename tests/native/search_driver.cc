@@ -2,10 +2,10 @@
 #include <cstdio>
 #include <cstring>
 
-#include "search/huge_pages.h"
 #include "driver.h"
 #include "search/attention.h"
 #include "search/best_labels.h"
+#include "search/huge_pages.h"
 #include "search/once.h"
 #include "search/packed.h"
 
