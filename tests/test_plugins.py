@@ -155,6 +155,38 @@ PLUGINS = {
         """,
         "1.5",
     ),
+    "returnn_tf.trackers": (
+        """
+        from dataclasses import dataclass
+        from returnn_tf import option
+        from returnn_tf.engine.monitoring.trackers.base import TrackedRun, Tracker, register_tracker
+
+        class Printed(TrackedRun):
+            def epoch(self, epoch, values):
+                print(self.identity, epoch, values["dev_score"])
+
+        @register_tracker("plug_printer")
+        @dataclass(frozen=True)
+        class Printer(Tracker):
+            \"\"\"Lines of the terminal.\"\"\"
+
+            prefix: str = option("", help="before the name of the run")
+
+            def begin(self, facts):
+                return Printed(self.prefix + facts.name)
+        """,
+        """
+        from returnn_tf import Config
+        from returnn_tf.engine.learning_rate.file import EpochData
+        from returnn_tf.engine.monitoring.trackers.base import RunFacts
+        from returnn_tf.engine.monitoring.tracking import Tracking, trackers_of
+        tracking = Tracking(trackers_of(Config({"trackers": [{"class": "plug_printer", "prefix": "a "}]})))
+        tracking.check("trackers", None)
+        tracking.begin(lambda previous: RunFacts("run", {}, {}), resumed=False)
+        tracking.epoch(1, EpochData(0.1, {"dev_score": 2.5}))
+        """,
+        "a run 1 2.5",
+    ),
     "returnn_tf.settings": (
         """
         from returnn_tf import SettingGroup, register_settings, setting

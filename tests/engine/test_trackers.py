@@ -63,9 +63,6 @@ class _Fake(TrackerOfSteps):
     calls: list[Any] = field(default_factory=list)
     fails_in: str = ""
 
-    def load(self) -> Any:
-        return None
-
     def begin(self, facts: RunFacts) -> TrackedRun:
         self.calls.append(("begin", facts.previous))
         if self.fails_in == "begin":
@@ -194,6 +191,17 @@ def test_without_the_package(name: str, tmp_path: pathlib.Path, monkeypatch: pyt
         Reports(Config(config), chief)  # type: ignore[arg-type]
     Reports(Config(config), other)  # type: ignore[arg-type]
     Reports(Config({**config, "dry_run": True}), chief)  # type: ignore[arg-type]
+
+
+def test_without_a_package_of_ours() -> None:
+    """One of a plug-in has no extra."""
+
+    class _Missing(_Fake):
+        def load(self) -> Any:
+            raise ImportError("No module named 'other'")
+
+    with pytest.raises(ConfigError, match=r"trackers: x needs a package \(No module named 'other'\): install it$"):
+        Tracking({"x": _Missing()}).check("trackers", None)
 
 
 def test_hparams_need_event_files() -> None:

@@ -60,17 +60,17 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Tracker:
-    """Base of all trackers: dataclasses of their options."""
+    """Base of all trackers: dataclasses of their options, registered by `register_tracker`."""
 
-    extra: ClassVar[str]  #: the extra of pyproject.toml that installs its package
+    extra: ClassVar[str] = ""  #: the extra of our pyproject.toml that installs its package
     single: ClassVar[bool] = False  #: whether there can only be one in a process
 
     def load(self) -> Any:
-        """Import the package, and return the module.
+        """Import the package if it needs one, and return the module.
 
         :raises ImportError: it is not installed
         """
-        raise NotImplementedError
+        return None
 
     def takes_step(self, step: int) -> bool:
         """Return whether it records a training step, given by its global number."""
@@ -90,7 +90,8 @@ class Tracker:
         try:
             self.load()
         except ImportError as exc:
-            raise SettingError("%s needs a package (%s): %s" % (where, exc, install_command(self.extra))) from None
+            advice = install_command(self.extra) if self.extra else "install it"
+            raise SettingError("%s needs a package (%s): %s" % (where, exc, advice)) from None
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,9 @@ class TrackerOfSteps(Tracker):
         return self.every_steps is not None and step % self.every_steps == 0
 
 
-TRACKERS: Registry[type[Tracker]] = Registry("tracker", __name__.rpartition(".")[0])
+TRACKERS: Registry[type[Tracker]] = Registry("tracker", __name__.rpartition(".")[0], plugins="returnn_tf.trackers")
+#: Class decorator: registers a tracker under the ``class`` of its options.
+register_tracker = TRACKERS.register
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

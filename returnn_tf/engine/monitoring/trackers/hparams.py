@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.config.errors import SettingError
-from returnn_tf.engine.monitoring.trackers.base import FINISHED, TRACKERS, RunFacts, TrackedRun, Tracker, flat
+from returnn_tf.engine.monitoring.trackers.base import FINISHED, RunFacts, TrackedRun, Tracker, flat, register_tracker
 from returnn_tf.util.lazy_tf import tf
 
 
-@TRACKERS.register("hparams")
+@register_tracker("hparams")
 @dataclass(frozen=True)
 class HParams(Tracker):
     """TensorBoard's tab HParams: the settings, in the folder of the event files, which have the scores in any case."""

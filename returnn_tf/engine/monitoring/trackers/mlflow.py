@@ -13,11 +13,11 @@ from returnn_tf.engine.monitoring.trackers.base import (
     FAILED,
     FINISHED,
     INTERRUPTED,
-    TRACKERS,
     RunFacts,
     TrackedRun,
     TrackerOfSteps,
     flat,
+    register_tracker,
 )
 
 _STATUS = {FINISHED: "FINISHED", INTERRUPTED: "KILLED", FAILED: "FAILED"}
@@ -27,7 +27,7 @@ _LONGEST = 500  # characters of a parameter that every release takes
 _REQUESTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 
-@TRACKERS.register("mlflow")
+@register_tracker("mlflow")
 @dataclass(frozen=True)
 class Mlflow(TrackerOfSteps):
     """MLflow: a tracking server, a database, or files."""

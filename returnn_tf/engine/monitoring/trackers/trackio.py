@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
-from returnn_tf.engine.monitoring.trackers.base import TRACKERS, RunFacts, TrackedRun, TrackerOfSteps
+from returnn_tf.engine.monitoring.trackers.base import RunFacts, TrackedRun, TrackerOfSteps, register_tracker
 
 
-@TRACKERS.register("trackio")
+@register_tracker("trackio")
 @dataclass(frozen=True)
 class Trackio(TrackerOfSteps):
     """Trackio: a database of this machine that ``trackio show`` draws, or a Space of Hugging Face."""

@@ -10,10 +10,10 @@ from returnn_tf.config.options import option
 from returnn_tf.engine.monitoring.trackers.base import (
     FINISHED,
     INTERRUPTED,
-    TRACKERS,
     RunFacts,
     TrackedRun,
     TrackerOfSteps,
+    register_tracker,
 )
 
 _SECONDS_TO_LOG_IN, _SECONDS_TO_BEGIN = 30, 60
@@ -21,7 +21,7 @@ _REPETITIONS = 4  # of a request; by its own default, it holds the training up f
 _OF_EPOCHS, _OF_STEPS = "epoch", "global_step"
 
 
-@TRACKERS.register("wandb")
+@register_tracker("wandb")
 @dataclass(frozen=True)
 class Wandb(TrackerOfSteps):
     """Weights & Biases: a server, or files for it (``mode`` "offline") that ``wandb sync`` uploads later."""
