@@ -47,6 +47,22 @@ def _over_last(x: Any, axis: int) -> Any:
     return x if axis in (-1, rank - 1) else tf.transpose(x, [*(i for i in range(rank) if i != axis), axis])
 
 
+def _by_rows(x: Any, w: Matrix, axis: int, train: bool) -> bool:
+    """Return whether `_product_of_rows` applies: to graphs that are trained, since exports expect a tensordot."""
+    last = axis in (x.shape.rank - 1, -1)
+    return bool(train and last and not w.transposed and w.values.shape[0] and not in_portable_ops())
+
+
+def _product_of_rows(x: Any, w: Any) -> Any:
+    """Compute the tensordot over the last axis by the same product with half the ops, which count in deep networks."""
+    width, columns = w.shape
+    sizes = x.shape.as_list()[:-1]
+    rows = tf.matmul(tf.reshape(x, [-1, width]), w)
+    if sizes.count(None) > 1 or 0 in (*sizes, columns):
+        return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], [columns]], axis=0))
+    return tf.reshape(rows, [*(-1 if size is None else size for size in sizes), columns])
+
+
 @form(
     lambda _, x, w, axis=-1, **__: w.packed.product(_over_last(x, axis)),
     where=lambda x, w, axis=-1, *, train: isinstance(w.packed, RoundedMatrix),
@@ -62,6 +78,10 @@ def _over_last(x: Any, axis: int) -> Any:
 @form(
     lambda ops, x, w, *_, **__: product_of_frames(ops, x, w.values, transposed=w.transposed),
     where=lambda x, w, axis=-1, *, train: _ops_for(x, w, axis, train),
+)
+@form(
+    lambda _, x, w, *__, **___: _product_of_rows(x, w.values),
+    where=lambda x, w, axis=-1, *, train: _by_rows(x, w, axis, train),
 )
 def product(x: Any, w: Matrix, axis: int = -1, *, train: bool) -> Any:
     """Return the product over an axis of x, which becomes the last one.
