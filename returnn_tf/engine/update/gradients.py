@@ -55,14 +55,14 @@ def fused_global_norm(grads: Sequence[Any]) -> Any:
     return global_norm(grads)
 
 
-def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip_norm: Optional[Any], seed: Any) -> Any:
+def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip: Optional[Any], seed: Any) -> Any:
     """Apply noise, clipping and filters to one gradient.
 
     :param grad: dense gradient, after accumulation
     :param options: of this parameter
     :param name: of the parameter; each has its own noise
     :param norm: scalar, L2 norm of the raw gradients of all parameters
-    :param clip_norm: the same over the parameters subject to ``gradient_clip_global_norm``
+    :param clip: factor of ``gradient_clip_global_norm``, see `clip_factor`; None: it is not set
     :param seed: int32 [2], changes each step
     """
     if options.gradient_noise:
@@ -73,9 +73,10 @@ def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip_nor
     if options.gradient_clip_norm:
         grad = tf.clip_by_norm(grad, options.gradient_clip_norm)
     if options.gradient_clip_avg_norm:
-        grad = clip_to(grad, tf.norm(grad) / tf.cast(tf.size(grad), grad.dtype), options.gradient_clip_avg_norm)
-    if options.gradient_clip_global_norm:
-        grad = clip_to(grad, clip_norm, options.gradient_clip_global_norm)
+        mean = tf.norm(grad) / tf.cast(tf.size(grad), grad.dtype)
+        grad = grad * clip_factor(mean, options.gradient_clip_avg_norm, grad.dtype)
+    if clip is not None:
+        grad = grad * clip
     if options.gradient_nan_inf_filter:
         grad = tf.where(tf.math.is_finite(grad), grad, tf.zeros_like(grad))
     if options.grad_norm_to_clip_to_zero:
@@ -84,8 +85,12 @@ def process(grad: Any, options: UpdateOptions, *, name: str, norm: Any, clip_nor
     return grad
 
 
-def clip_to(grad: Any, norm: Any, limit: float) -> Any:
-    """Scale the gradient by ``limit / norm`` if the norm is above the limit; all NaN if it is not finite."""
-    norm = tf.cast(norm, grad.dtype)
-    factor = tf.cast(limit, grad.dtype) / tf.maximum(norm, tf.cast(limit, grad.dtype))
-    return grad * tf.where(tf.math.is_finite(norm), factor, tf.cast(float("nan"), grad.dtype))
+def clip_factor(norm: Any, limit: float, dtype: Any) -> Any:
+    """Return what a gradient is scaled by: ``limit / norm`` if the norm is above the limit, else 1; NaN if not finite.
+
+    :param norm: scalar
+    :param dtype: of the gradient
+    """
+    norm = tf.cast(norm, dtype)
+    factor = tf.cast(limit, dtype) / tf.maximum(norm, tf.cast(limit, dtype))
+    return tf.where(tf.math.is_finite(norm), factor, tf.cast(float("nan"), dtype))

@@ -239,16 +239,14 @@ class Updater:
 
         def update() -> Any:
             pairs: list[tuple[str, Any, Any]] = []
+            clips: dict[Any, Any] = {}  # one factor for all parameters with the same norm and limit
             for name in names:
-                options = self._options[name]
-                grad = gradients.process(
-                    summed[name],
-                    options,
-                    name=name,
-                    norm=norms[None],
-                    clip_norm=norms[options.gradient_clip_global_norm_tag],
-                    seed=seed,
-                )
+                options, dtype = self._options[name], summed[name].dtype
+                tag, limit = options.gradient_clip_global_norm_tag, options.gradient_clip_global_norm
+                if limit and (tag, limit, dtype) not in clips:
+                    clips[tag, limit, dtype] = gradients.clip_factor(norms[tag], limit, dtype)
+                clip = clips.get((tag, limit, dtype))
+                grad = gradients.process(summed[name], options, name=name, norm=norms[None], clip=clip, seed=seed)
                 pairs.append((name, grad, self._variables[name]))
             for name in names:
                 if name in constraints:
