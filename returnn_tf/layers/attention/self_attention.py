@@ -71,7 +71,8 @@ def _in_blocks(ops: Any, layer: SelfAttentionLayer, ctx: EmitContext, qkv: Any, 
     plan, lens = layer.plan, None
     dim, causal = plan.rows.dims[-1], layer.attention_left_only or plan.in_loop
     if dim.is_dynamic() and not causal:
-        lens = tf.broadcast_to(tf.clip_by_value(ctx.lens(dim), 0, tf.shape(qkv)[1]), tf.shape(qkv)[:1])
+        batch, frames = ctx.shape(plan.rows)
+        lens = tf.broadcast_to(tf.clip_by_value(ctx.lens(dim), 0, frames), [batch])
     return native_attention(
         ops, [qkv], plan.key, scale=plan.key**-0.5, lengths=lens, causal=causal, table=table,
         dropout=layer.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
