@@ -8,7 +8,7 @@ from typing import Any, Callable, ClassVar, Optional
 from returnn_tf.compiler.feed import FeedFormat
 from returnn_tf.compiler.for_xla import ForXla
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.util.lazy_tf import tf
+from returnn_tf.util.lazy_tf import tf, without_collections
 
 
 class FeedFunction:
@@ -74,15 +74,17 @@ class FeedFunction:
             FeedFunction.graphs_made += 1
             if self._before_trace is not None:
                 self._before_trace()
-            signature = {name: spec for name, spec in self.feed_format.signature.items() if name in names}
-            options = {"input_signature": [signature, *self._specs], "autograph": False}
-            if self._jit_compile:
-                with portable_ops(for_xla=True):
-                    function = tf.function(self._emit, jit_compile=True, **options).get_concrete_function()
-                self._graphs[names] = ForXla(function)
-            else:
-                self._graphs[names] = tf.function(self._emit, **options).get_concrete_function()
+            with without_collections():
+                self._graphs[names] = self._traced(names)
         return self._graphs[names]
+
+    def _traced(self, names: frozenset[str]) -> Any:
+        signature = {name: spec for name, spec in self.feed_format.signature.items() if name in names}
+        options = {"input_signature": [signature, *self._specs], "autograph": False}
+        if not self._jit_compile:
+            return tf.function(self._emit, **options).get_concrete_function()
+        with portable_ops(for_xla=True):
+            return ForXla(tf.function(self._emit, jit_compile=True, **options).get_concrete_function())
 
     @property
     def graphs(self) -> list[Any]:

@@ -36,7 +36,7 @@ def _imported(name: str) -> types.ModuleType:
         return importlib.import_module(name)
     shows_info = os.environ.setdefault(_LEVEL, "3") == "0"
     # While it is loaded, TensorFlow 2.21 logs on oneDNN whatever the level is.
-    with contextlib.nullcontext() if shows_info else without_info_lines(), _without_keras(), _without_collections():
+    with contextlib.nullcontext() if shows_info else without_info_lines(), _without_keras(), without_collections():
         module = importlib.import_module(name)
     if _Collector.freezes:
         gc.freeze()
@@ -70,8 +70,8 @@ def _without_keras() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Import without the garbage collector, which passes over modules again and again, and finds nothing."""
+def without_collections() -> Iterator[None]:
+    """Import or trace without the garbage collector, which passes over what is made again and again for nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:

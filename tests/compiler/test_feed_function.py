@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,27 @@ def test_one_graph_for_all_sizes() -> None:
         found = function(feed(batch, time), tf.constant(3.0))
         assert found["sum"] == 6 * batch * time and found["labels"].shape == (batch, time)
     assert traced == ["tracing", "classes,classes/size0,data,data/size0"] and len(function.graphs) == 1
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_tracing_waits_for_no_garbage_collection(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+    seen: list[bool] = []
+    if not enabled:
+        monkeypatch.setattr(gc, "enable", lambda: seen.append(True))
+        gc.disable()
+
+    def emit(tensors: dict[str, Any]) -> Any:
+        seen.append(gc.isenabled())
+        raise ConfigError("not now")
+
+    function = FeedFunction(FeedFormat(EXTERN_DATA, FORMAT_KEYS), emit)
+    try:
+        with pytest.raises(ConfigError, match="not now"):
+            function(feed(1, 1))
+        assert seen == [False] and gc.isenabled() == enabled
+    finally:
+        monkeypatch.undo()
+        gc.enable()
 
 
 def test_tensors_pass_and_arrays_get_the_dtype_of_the_network() -> None:
