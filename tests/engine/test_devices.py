@@ -43,6 +43,17 @@ def test_a_device_which_is_not_there_is_an_error(calls: list[Any], device: str, 
     assert calls == []
 
 
+@pytest.mark.parametrize("gpus, expected", [([], [{"layout_optimizer": False}]), (["first"], [])])
+def test_the_layout_optimizer_is_for_gpus(
+    monkeypatch: pytest.MonkeyPatch, gpus: list[Any], expected: list[dict[str, bool]]
+) -> None:
+    seen: list[dict[str, bool]] = []
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: gpus)
+    monkeypatch.setattr(tf.config.optimizer, "set_experimental_options", seen.append)
+    devices.set_up(Config({}))
+    assert seen == expected
+
+
 def test_session_options_of_old_configs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", seen.append)
