@@ -1,4 +1,4 @@
-"""From a config to the end of the first training step: a Transformer of 6 + 6 layers, and a network of 100 layers.
+"""From a config to the end of the first training step: Transformers of 6 + 6 layers and 50 blocks, and 100 layers.
 
     python bench/tracing.py [--cpu] [--profile]
 
@@ -18,6 +18,8 @@ from typing import Any, Callable
 import numpy as np
 
 import returnn_tf
+from returnn_tf.blocks import transformer_encoder
+from returnn_tf.engine.support import devices
 from returnn_tf.util.lazy_tf import tf
 
 ASKED = 30.0
@@ -134,12 +136,21 @@ def deep(dim: int = 16, layers: int = 100) -> Net:
     return net
 
 
+def encoder(dim: int = 128, layers: int = 50) -> Net:
+    """Return the layers of a deep encoder, of the least width for which there are native ops."""
+    net: Net = transformer_encoder("encoder", layers=layers, dim=dim, heads=4)
+    net["output"] = {"class": "softmax", "target": "classes", "loss": "ce", "from": "encoder"}
+    return net
+
+
 def first_step(network: Net, frames: int, labels: int) -> None:
     """Build everything and run a step."""
     config = returnn_tf.Config({
         "extern_data": {"data": {"dim": 8}, "classes": {"dim": LABELS, "sparse": True}},
         "network": network, "optimizer": {"class": "adam"}, "learning_rate": 1e-4, "behavior_version": 21,
+        "gradient_clip_global_norm": 5.0,
     })  # fmt: skip
+    devices.set_up(config)
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
     rng = np.random.RandomState(1)
     feed = {
@@ -155,6 +166,8 @@ CASES: dict[str, Callable[[], None]] = {
     "Transformer, 6 + 6 layers": lambda: first_step(transformer(), 9, 5),
     "the same, all in the loop": lambda: first_step(transformer(optimize_move_layers_out=False), 9, 5),
     "100 layers": lambda: first_step(deep(), 7, 7),
+    "encoder of 5 blocks": lambda: first_step(encoder(layers=5), 7, 7),
+    "encoder of 50 blocks": lambda: first_step(encoder(), 7, 7),
 }
 
 
