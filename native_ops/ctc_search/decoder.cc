@@ -10,6 +10,9 @@ RtfCtcDecoder::RtfCtcDecoder(const RtfCtcOptions& given, const RtfLexicon* lexic
     const int64_t n = of_words ? lexicon->num_words : options.num_labels;
     lm_indices.assign(indices, indices + n);
   }
+  if (model && !trie)
+    for (int32_t label = 0; label < options.num_labels; ++label)
+      alone.push_back(own_score(label, -1) + options.lm_scale * model->score(lm_indices[label]));
   if (trie) {
     std::vector<float> scores(lexicon->num_words);
     for (int64_t word = 0; word < lexicon->num_words; ++word) {

@@ -14,9 +14,10 @@
 
 struct RtfCtcDecoder {
   RtfCtcOptions options;
-  std::unique_ptr<rtf::Trie> trie;        // null without a lexicon
-  const rtf::NGram* model = nullptr;      // null without one
-  std::vector<uint32_t> lm_indices;       // of the words, or the labels
+  std::unique_ptr<rtf::Trie> trie;    // null without a lexicon
+  const rtf::NGram* model = nullptr;  // null without one
+  std::vector<uint32_t> lm_indices;   // of the words, or the labels
+  std::vector<float> alone;  // of a model of labels without a lexicon: the score of each, whatever is before it
   std::unique_ptr<rtf::Phrases> phrases;  // null without any
 
   RtfCtcDecoder(const RtfCtcOptions& given, const RtfLexicon* lexicon, const rtf::NGram* lm, const int32_t* indices,

@@ -29,11 +29,8 @@ float float_of(int32_t bits) {
 
 }  // namespace
 
-LabelScores::LabelScores(const RtfCtcDecoder& decoder, const RtfLabelScores& options) : d_(decoder), options_(options) {
-  if (!d_.model || d_.trie) return;
-  for (int32_t label = 0; label < d_.options.num_labels; ++label)
-    alone_.push_back(d_.own_score(label, kNone) + d_.options.lm_scale * d_.model->score(d_.lm_indices[label]));
-}
+LabelScores::LabelScores(const RtfCtcDecoder& decoder, const RtfLabelScores& options)
+    : d_(decoder), options_(options) {}
 
 void LabelScores::load(const int32_t* state) {
   readings_.clear();
@@ -139,7 +136,7 @@ void LabelScores::after_label(const Reading& reading, int32_t label, const Use& 
 // The scores of all labels after a reading, without a lexicon. Few labels have n-grams with the one before.
 void LabelScores::score_labels(const Reading& reading, float* scores) const {
   const float before = reading.score + d_.options.lm_scale * NGram::backoff(reading.lm);
-  for (size_t label = 0; label < alone_.size(); ++label) scores[label] = before + alone_[label];
+  for (size_t label = 0; label < d_.alone.size(); ++label) scores[label] = before + d_.alone[label];
   NGram::State state;
   if (reading.lm.length > 0)
     for (int32_t label : d_.followers(reading.lm.words[0])) scores[label] = with_token(reading, label, kNone, &state);
@@ -235,7 +232,7 @@ void LabelScores::step(int32_t label, bool last, const int32_t* before, int32_t*
   store(after);
   std::fill(scores, scores + d_.options.num_labels, kNever);
   for (const Reading& reading : readings_) {
-    if (!alone_.empty() && !last)
+    if (!d_.alone.empty() && !last)
       score_labels(reading, scores);
     else
       after_label(reading, kNone, [&](int32_t next_label, const Reading& next) {

@@ -56,7 +56,6 @@ class LabelScores {
 
   const RtfCtcDecoder& d_;
   const RtfLabelScores options_;
-  std::vector<float> alone_;  // of a model of labels: the score of each, whatever is before it
   int32_t last_label_ = -1;
   std::vector<Reading> readings_, next_;
   bool traced_ = false;  // whether words are kept: for `words`
