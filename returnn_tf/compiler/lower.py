@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Callable, Optional
 
 from returnn_tf.compiler.packed_layers import packed_layers
@@ -109,6 +110,7 @@ def lower(
     carried: CarriedState,
     second_derivatives: bool = False,
     skip_padding: Optional[bool] = None,
+    scales: Mapping[tuple[str, str], Any] = MappingProxyType({}),
 ) -> Lowered:
     """Emit the ops of some layers and of the losses.
 
@@ -121,6 +123,7 @@ def lower(
     :param carried: holds the states that layers carry from run to run
     :param second_derivatives: whether gradients of the gradient will be computed, see `needs_second_derivatives`
     :param skip_padding: whether layers skip padding in training; None: where it pays
+    :param scales: see `LoweringOptions`
     :raises ConfigError: they are to, but none can
     """
     owners = plan.loss_owners() if with_losses else {}
@@ -148,6 +151,7 @@ def lower(
             second_derivatives=second_derivatives,
             readers=readers,
             differentiated=differentiated,
+            scales=scales,
         ),
         ParamValues(dict(variables)),
         step=step,

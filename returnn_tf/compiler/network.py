@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Callable, Optional, Union, overload
 
 import numpy as np
@@ -220,6 +221,7 @@ class Network:
         variables: Optional[Mapping[str, Any]] = None,
         carried: Optional[CarriedState] = None,
         noise_offset: int = 0,
+        scales: Mapping[tuple[str, str], Any] = MappingProxyType({}),
     ) -> Lowered:
         """Emit the ops of some layers and of all losses; call it inside a `tf.function`.
 
@@ -230,6 +232,7 @@ class Network:
         :param variables: parameter name -> anything that becomes a tensor; default: the variables of this network
         :param carried: holds the states that layers carry from run to run; default: the variables in `kept`
         :param noise_offset: with another one, dropout and the like draw other numbers
+        :param scales: see `LoweringOptions`
         """
         noise_seed = self.noise_seed + noise_offset
         with using_config(self.config):
@@ -248,6 +251,7 @@ class Network:
                 carried=self.kept if carried is None else carried,
                 second_derivatives=needs_second_derivatives(self.config),
                 skip_padding=NetworkSettings(self.config).skip_padding,
+                scales=scales,
             )
 
     def feed_function(

@@ -64,6 +64,11 @@ class EmitContext:
         """Return the global train step, int64 scalar."""
         return self.lowering.step
 
+    def scales(self, *names: str) -> dict[str, Any]:
+        """Return the scalars that this run has in place of the numbers of some options, by name."""
+        given = self.lowering.options.scales
+        return {name: given[self.node.path, name] for name in names if (self.node.path, name) in given}
+
     # --- values ---
 
     def value(self, node: Node, sub: Optional[str] = None) -> Any:

@@ -11,7 +11,7 @@ import dataclasses
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Callable, ClassVar, Generic, Optional, TypeVar, Union, cast
+from typing import Annotated, Any, Callable, ClassVar, Generic, Optional, Protocol, TypeVar, Union, cast
 
 from returnn_tf.config.errors import AxisError, DimError, shown
 from returnn_tf.config.option_types import Written
@@ -39,6 +39,17 @@ def _names_batch(data: Data, axes: Any) -> bool:
     with contextlib.suppress(AxisError):
         return data.batch_axis in resolve_axes(data, axes)
     return False  # an axis of another source, or of the output
+
+
+class ReadsWords(Protocol):
+    """What divides the labels of a search into words of a lexicon."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        """Return all words of the lexicon."""
+
+    def __call__(self, labels: Sequence[int]) -> list[tuple[str, int, int]]:
+        """Return the words of a sequence with their first label, and the one past the last."""
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -520,10 +531,10 @@ class Layer(Sealable):
         """
         return None
 
-    def word_reader(self) -> Optional[Callable[[Sequence[int]], list[tuple[str, int, int]]]]:
+    def word_reader(self, scales: Mapping[str, float] = types.MappingProxyType({})) -> Optional[ReadsWords]:
         """Return what divides the labels of a search into words, if the layer gives scores of words to this search.
 
-        It takes labels of a sequence, and returns the words with their first label, and the one past the last.
+        :param scales: what the search had in place of options, by name
         """
         return None
 

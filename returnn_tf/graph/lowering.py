@@ -37,6 +37,7 @@ class LoweringOptions:
         not support
     :param readers: how many layers and losses of others use the value of a layer; those without any are not in it
     :param differentiated: the layers by whose values other layers may take derivatives
+    :param scales: scalars in place of the numbers of options, by layer path and option
     """
 
     train: bool
@@ -50,6 +51,7 @@ class LoweringOptions:
     second_derivatives: bool = False
     readers: Mapping[Node, int] = dataclasses.field(default_factory=Counter)
     differentiated: frozenset[Node] = frozenset()
+    scales: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
 
     @property
     def looks_at_outputs(self) -> bool:

@@ -55,6 +55,7 @@ from returnn_tf.logging.text import counted
 from returnn_tf.tasks.registry import register_task
 from returnn_tf.tasks.search import errors_of_search, search_and_write
 
+_BEAM_SIZE = "beam_size"
 #: Sequences that are decoded together, by all threads.
 _TOGETHER = 256
 
@@ -71,24 +72,39 @@ def decode(config: Config) -> int:
     if searching is None:
         return _decode(config)
     if settings.decode_tune:
-        return _tune_search(config, settings)
-    return search_and_write(searching, settings.decode_nbest if settings.is_set("decode_nbest") else None)
+        _tune_search(config, settings)
+        return 0
+    nbest = settings.decode_nbest if settings.is_set("decode_nbest") else None
+    return search_and_write(searching, nbest, settings.decode_reference)
 
 
-def _tune_search(config: Config, settings: DecodingSettings) -> int:
-    """Search with each combination of scales, and print the table of the error rates."""
-    what, done = "", []
+def _tune_search(config: Config, settings: DecodingSettings) -> None:
+    """Search with each combination of scales, and print the table of the error rates.
+
+    The scales are inputs of the graph, so there is one network for each beam_size.
+    """
     assert settings.decode_tune is not None
-    for values, _ in grid(settings.decode_tune, beam_options(settings), idle_scales(settings)):
-        point = derived(config, {"decode_" + name: value for name, value in values.items()})
-        searching = search_with_words(point, settings.decode_layer, but=OF_TASK)
+    combinations = [values for values, _ in grid(settings.decode_tune, beam_options(settings), idle_scales(settings))]
+    done: dict[int, Point] = {}
+    for beam_size in dict.fromkeys(values.get(_BEAM_SIZE) for values in combinations):
+        places = [place for place, values in enumerate(combinations) if values.get(_BEAM_SIZE) == beam_size]
+        points = [combinations[place] for place in places]
+        # 0 would leave out the layer, if nothing else needs it
+        fixed = {name: next((point[name] for point in points if point[name]), 0.0) for name in points[0]}
+        one = derived(config, {"decode_" + name: value for name, value in fixed.items()})
+        searching = search_with_words(one, settings.decode_layer, but=OF_TASK)
         assert searching is not None  # as without these values
+        scales = [{name: value for name, value in point.items() if name != _BEAM_SIZE} for point in points]
         begin = time.perf_counter()
-        what, errors = errors_of_search(searching, settings.decode_layer)
-        done.append(Point(values, errors, time.perf_counter() - begin))
-        log.write(4, "decode: %s: %s %s" % (values, what, errors.text()))
-    log.write(1, "\n".join(table(done, what)))
-    return 0
+        reports = errors_of_search(searching, settings.decode_layer, scales, settings.decode_reference)
+        for report, place, values in zip(reports, places, points):
+            what, errors = report.counted()
+            done[place] = Point(values, errors, time.perf_counter() - begin)
+            log.write(4, "decode: %s: %s %s" % (values, what, errors.text()))
+            begin = time.perf_counter()
+    if report.no_words:
+        log.warn(report.no_words)
+    log.write(1, "\n".join(table([done[place] for place in sorted(done)], what)))
 
 
 def search_with_words(config: Config, name: str, but: Sequence[str] = ()) -> Optional[Config]:

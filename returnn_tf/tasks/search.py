@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Optional
 
 from returnn_tf.compiler.plan_config import plan_from_config
@@ -13,7 +14,9 @@ from returnn_tf.config.errors import ConfigError, SearchError, did_you_mean
 from returnn_tf.config.settings.data import DataSettings
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.datasets import Dataset
 from returnn_tf.engine.data.data_source import DataSource, dataset_name, evaluation_names
+from returnn_tf.engine.data.label_names import LabelNames
 from returnn_tf.engine.distributed import world
 from returnn_tf.engine.pretrain.schedule import NetworkSchedule
 from returnn_tf.engine.search.end_labels import loop_of_search
@@ -21,13 +24,13 @@ from returnn_tf.engine.search.errors import ErrorReport, decided_layers
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.lexicon_words import with_words_of_search
 from returnn_tf.engine.search.output import SearchOutput
+from returnn_tf.engine.search.posteriors import references
 from returnn_tf.engine.search.search_pass import SearchPass
 from returnn_tf.engine.search.searcher import Searcher, searched_node
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, beam_of, wanted_layers
-from returnn_tf.engine.search.words_of_choice import searched_choice
+from returnn_tf.engine.search.words_of_choice import searched_choice, words_layer
 from returnn_tf.engine.training.load_model import load_network
-from returnn_tf.engine.transcripts.edit_distance import Errors
 from returnn_tf.logging.log import log
 from returnn_tf.tasks.registry import register_task
 
@@ -38,10 +41,11 @@ def search(config: Config) -> int:
     return search_and_write(config)
 
 
-def search_and_write(config: Config, nbest: Optional[int] = None) -> int:
+def search_and_write(config: Config, nbest: Optional[int] = None, reference: str = "") -> int:
     """Run task ``search``.
 
     :param nbest: hypotheses that are written, if the format has several; None: all of a layer, or of a transcript
+    :param reference: see `_searches`
     :return: exit code
     """
     settings, layers = TaskSettings(config), output_layers(config)
@@ -56,7 +60,7 @@ def search_and_write(config: Config, nbest: Optional[int] = None) -> int:
         plan = search_plan(config)
         layers = [beam_of(searched_node(plan, layer)).path for layer in layers]
         output = None if output is None else output.of_layers(layers)
-    one_pass, is_chief = _searched(config, layers, output, nbest)
+    ((one_pass, is_chief),) = _searches(config, layers, output, nbest, reference)
     one_pass.log_errors()
     if output is not None and is_chief:
         rows = one_pass.rows()
@@ -66,10 +70,14 @@ def search_and_write(config: Config, nbest: Optional[int] = None) -> int:
     return 0
 
 
-def errors_of_search(config: Config, name: str) -> tuple[str, Errors]:
-    """Search ``search_data`` without writing; return what was counted in one of the searches, and the errors.
+def errors_of_search(
+    config: Config, name: str, points: Sequence[Mapping[str, float]], reference: str = ""
+) -> Iterator[ErrorReport]:
+    """Search ``search_data`` with different scales, without writing; yield the errors in one of the searches.
 
     :param name: of a layer of the search, see `searched_choice`
+    :param points: values of the same options of the layer that `with_words` adds; there is one graph for all of them
+    :param reference: see `_searches`
     :raises ConfigError: no layer counts errors
     """
     plan = search_plan(config, [name] if name else [])
@@ -83,15 +91,24 @@ def errors_of_search(config: Config, name: str) -> tuple[str, Errors]:
             "There is no error rate: the network has no 'decide' layer with the loss 'edit_distance' for the labels of "
             "%r, or search_do_eval is False." % choice.node.path
         )
-    return _searched(config, output_layers(config), None)[0].errors(own[0])
+    path = words_layer(choice)
+    scales = [{(path, option): value for option, value in point.items() if path in plan.layers} for point in points]
+    for one_pass, _ in _searches(config, output_layers(config), None, reference=reference, points=scales):
+        yield one_pass.report(own[0])
 
 
-def _searched(
-    config: Config, layers: list[str], output: Optional[SearchOutput], nbest: Optional[int] = None
-) -> tuple[SearchPass, bool]:
-    """Search the dataset.
+def _searches(
+    config: Config,
+    layers: list[str],
+    output: Optional[SearchOutput],
+    nbest: Optional[int] = None,
+    reference: str = "",
+    points: Sequence[Mapping[tuple[str, str], float]] = (MappingProxyType({}),),
+) -> Iterator[tuple[SearchPass, bool]]:
+    """Search the dataset once for each of some values of scales; yield the pass, and whether this process writes it.
 
-    :return: the pass, and whether this process writes its results
+    :param reference: data key with labels that make up the words to compare with; "": those of the reference labels
+    :param points: values of the same options of layers, by path and name
     """
     settings, target = TaskSettings(config), NetworkSettings(config).target
     options = None if output is None or output.of_transcripts is None else TranscriptOptions.of(settings)
@@ -102,15 +119,16 @@ def _searched(
     if output is None and not decided:
         raise SearchError(why_nothing_searches(net.plan) or _nothing_kept(config))
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
-    references = [entry.target for entry in decided if entry.target.extern_key is None]
+    targets = [entry.target for entry in decided if entry.target.extern_key is None]
     graph = None if options is None else TranscriptGraph(net.plan, layers[0], options)
     searcher = Searcher(
         net,
         wanted,
         with_losses=settings.search_do_eval,
-        references=references,
+        references=targets,
         needed=graph.needed if graph else (),
         further=graph.emit if graph else None,
+        scales=points[0],
     )
     source = _source(config, _dataset_name(config), searcher, members)
     try:
@@ -118,20 +136,39 @@ def _searched(
             layer: labels_of(node.output, source.dataset, net.extern_data, (node.layer.target_names or [target])[0])
             for layer, node in searcher.nodes.items()
         }
-        reports = [ErrorReport(entry, labels[entry.layer]) for entry in decided]
+        epoch = choice.epoch or 1
+        said = _references(reference, source.dataset, LabelNames(net.plan, config), epoch) if reference else None
         transcriber = None
         if graph is not None and output is not None:
             own_target = (searcher.nodes[layers[0]].layer.target_names or [target])[0]
             transcriber = Transcriber.of(graph, net, source.dataset, own_target)
             _check_times(output, graph, transcriber.frame_seconds)
         check = None if output is None else output.check
-        texts = {layer: with_words_of_search(labels[layer], net.plan, node) for layer, node in searcher.nodes.items()}
-        one_pass = SearchPass(searcher, source, texts, reports, transcriber, check, nbest)
-        with net.sinks:
-            one_pass.run(choice.epoch or 1)
+        for searcher.scales in map(dict, points):
+            texts = {
+                layer: with_words_of_search(labels[layer], net.plan, node, searcher.scales)
+                for layer, node in searcher.nodes.items()
+            }
+            reports = [ErrorReport(entry, labels[entry.layer], texts[entry.layer], said) for entry in decided]
+            one_pass = SearchPass(searcher, source, texts, reports, transcriber, check, nbest)
+            with net.sinks:
+                one_pass.run(epoch)
+            yield one_pass, source.world.is_chief
     finally:
         source.close()
-    return one_pass, source.world.is_chief
+
+
+def _references(key: str, dataset: Dataset, names: LabelNames, epoch: int) -> dict[str, list[str]]:
+    """Return the words of the references by tag.
+
+    :raises ConfigError: there is no such data key
+    """
+    if key not in dataset.data_keys:
+        raise SearchError(
+            "decode_reference: the dataset to decode has no data key %r; it has: %s."
+            % (key, ", ".join(dataset.data_keys))
+        )
+    return references(dataset, key, dataset.label_names.get(key) or names.of_key(key), epoch)
 
 
 def _check_times(output: SearchOutput, graph: TranscriptGraph, seconds: Optional[float]) -> None:

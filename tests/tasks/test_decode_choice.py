@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import pathlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
@@ -309,6 +312,72 @@ def test_words_that_sound_alike(model: str, changes: dict[str, Any], texts: list
             assert [word["start"] for word in record["words"]] == [
                 pytest.approx(0.2 * i) for i in range(len(record["words"]))
             ]
+
+
+def errors_of(printed: str) -> list[str]:
+    return re.findall(r"output: (\w+ errors [\d.]+%)", printed)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_word_errors(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of the words of the lexicon, against the words of the references."""
+    run(model, **WORDS)
+    assert errors_of(capsys.readouterr().out) == ["label errors 33.33%", "word errors 33.33%"]
+
+
+def of_phones(said: Sequence[str], **changes: Any) -> dict[str, Any]:
+    """Return settings with labels of `SOUND_ALIKE`, and texts as further data."""
+    pathlib.Path("lexicon.txt").write_text(SOUND_ALIKE, "utf8")
+    pathlib.Path("2.arpa").write_text(BIGRAMS, "utf8")
+    changed = settings("transducer")
+    changed["extern_data"]["classes"]["vocab"] = {"class": "Vocabulary", "labels": PHONES, "unknown_label": None}
+    for entry, text in zip(changed["eval"]["data"], said):
+        entry["text"] = np.frombuffer(text.encode(), np.uint8)
+    changed["eval"]["output_dim"]["text"] = (256, 1)
+    changed["extern_data"]["text"] = {"dim": 256, "sparse": True, "available_for_inference": False}
+    data = {name: changed[name] for name in ("eval", "extern_data")}
+    return {**WORDS, **data, "decode_lm": "2.arpa", **changes}
+
+
+@pytest.mark.parametrize(
+    "said, rate", [(["one two", "too"], "0.00%"), (["own two", "two"], "66.67%"), (["one two xyz", "too"], "25.00%")]
+)
+def test_word_errors_by_words_of_other_data(said: list[str], rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Words that sound alike are those that the language model has chosen."""
+    run("transducer", **of_phones(said, decode_reference="text", decode_lm_scale=1.0))
+    assert errors_of(capsys.readouterr().out) == ["label errors 33.33%", "word errors " + rate]
+
+
+def test_references_that_make_up_no_words(capsys: pytest.CaptureFixture[str]) -> None:
+    run("transducer", **of_phones(["", ""]))
+    printed = capsys.readouterr().out
+    assert errors_of(printed) == ["label errors 33.33%"]
+    assert "the lexicon has no word that the references make up" in printed
+
+
+@pytest.mark.parametrize("tune", [{"lm_scale": [0.0, 1.0]}, {"beam_size": [4, 2], "lm_scale": [0.0, 1.0]}])
+def test_tuning_by_words(tune: dict[str, list[float]], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each point as by a search of its own; there is a graph for each beam, not for each point."""
+    names, points = list(tune), list(itertools.product(*tune.values()))
+    changes = of_phones(["one two", "too"], decode_reference="text")
+    single = []
+    for values in points:
+        run("transducer", **changes, **{"decode_" + name: value for name, value in zip(names, values)})
+        single.append(errors_of(capsys.readouterr().out)[-1].split()[-1])
+        pathlib.Path("out").unlink()
+    before = FeedFunction.graphs_made
+    run_task(Config(settings("transducer", **changes, decode_tune=tune)))
+    assert FeedFunction.graphs_made - before == len(tune.get("beam_size", [4]))
+    table = re.findall(r"^ *(-?\d.*?%)", capsys.readouterr().out, re.MULTILINE)
+    assert [line.split() for line in table] == [
+        [*("%g" % value for value in values), rate] for values, rate in zip(points, single)
+    ]
+    assert len(set(single)) > 1
+
+
+def test_a_reference_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="decode_reference: the dataset to decode has no data key 'txt'; it has: "):
+        run("transducer", **WORDS, decode_reference="txt")
 
 
 def test_tuning(capsys: pytest.CaptureFixture[str]) -> None:

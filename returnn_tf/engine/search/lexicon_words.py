@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Callable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.engine.search.end_labels import loop_of_search
 from returnn_tf.engine.search.labels import Labels, Spans
-from returnn_tf.graph.layer import Node
+from returnn_tf.graph.layer import Node, ReadsWords
 
 
 class LexiconWords(Labels):
@@ -18,9 +18,14 @@ class LexiconWords(Labels):
     :param read: see `Layer.word_reader`
     """
 
-    def __init__(self, labels: Labels, read: Callable[[Sequence[int]], Spans]) -> None:
+    def __init__(self, labels: Labels, read: ReadsWords) -> None:
         super().__init__(labels.names, labels.separator)
         self._read = read
+        self._known = frozenset(read.words)
+
+    def knows(self, word: str) -> bool:
+        """Return whether the lexicon has a word."""
+        return word in self._known
 
     @property
     def have_words(self) -> bool:
@@ -36,15 +41,21 @@ class LexiconWords(Labels):
         return self._read([int(index) for index in indices])
 
 
-def with_words_of_search(labels: Labels, plan: Plan, node: Node) -> Labels:
+def with_words_of_search(
+    labels: Labels, plan: Plan, node: Node, scales: Mapping[tuple[str, str], float] = MappingProxyType({})
+) -> Labels:
     """Return the labels of a layer, which make up words of a lexicon where the search for them had one.
 
     :param plan: planned for search
     :param node: with hypotheses, or the best one
+    :param scales: what the search had in place of options, by layer path and name
     """
     loop = loop_of_search(plan, node)
     if loop is None:
         return labels
-    inner = (found.layer.word_reader() for path, found in plan.layers.items() if path.startswith(loop.path + "/"))
-    read = next((read for read in inner if read is not None), None)
-    return labels if read is None else LexiconWords(labels, read)
+    for path, found in plan.layers.items():
+        if path.startswith(loop.path + "/"):
+            read = found.layer.word_reader({name: value for (of, name), value in scales.items() if of == path})
+            if read is not None:
+                return LexiconWords(labels, read)
+    return labels

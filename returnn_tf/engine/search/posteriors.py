@@ -121,18 +121,19 @@ def posteriors_of_files(paths: Sequence[str], num_labels: int) -> Iterator[Poste
 
 
 def references(
-    dataset: Dataset, key: str, names: Sequence[str], epoch: int, tags: Iterable[str]
+    dataset: Dataset, key: str, names: Sequence[str], epoch: int, tags: Optional[Iterable[str]] = None
 ) -> dict[str, list[str]]:
     """Return the words of the references by tag.
 
     :param key: data key with labels
     :param names: of the labels; without any, 256 labels are bytes, and others words
+    :param tags: of the sequences; default: all
     :raises DataError: see `Dataset`
     """
     if not names and dataset.num_outputs[key] == (256, 1):
         names = [chr(byte) for byte in range(256)]
     spelling = Spelling(names)
-    wanted, found = set(tags), {}
+    wanted, found = None if tags is None else set(tags), {}
     with contextlib.closing(dataset.open_epoch(epoch, [key])) as reader:
         position = 0
         while reader.has(position):
@@ -141,7 +142,7 @@ def references(
                 continue
             position, examples = reader.sequences(position)
             for example in examples:
-                if example.tag in wanted:
+                if wanted is None or example.tag in wanted:
                     labels = [int(label) for label in np.ravel(example.data[key])]
                     text = [names[label] if label < len(names) else str(label) for label in labels]
                     found[example.tag] = [word for word, _, _ in spelling.spans(text)]

@@ -23,7 +23,6 @@ from returnn_tf.engine.search.output import Found
 from returnn_tf.engine.search.searcher import SearchedLabels, Searcher, SearchResult
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.support.scores import ERROR, Scores, added_sums, batch_means
-from returnn_tf.engine.transcripts.edit_distance import Errors
 from returnn_tf.engine.transcripts.transcript import Transcript
 from returnn_tf.logging.lines import eval_line, phase_text
 from returnn_tf.logging.log import log
@@ -146,9 +145,9 @@ class SearchPass:
         """Return the results in corpus order."""
         return [self._texts[index] for index in sorted(self._texts)]
 
-    def errors(self, layer: str) -> tuple[str, Errors]:
-        """Return what the report of a layer counts, and the errors."""
-        return next(report for report in self._reports if report.layer == layer).counted()
+    def report(self, layer: str) -> ErrorReport:
+        """Return the error counts of a layer."""
+        return next(report for report in self._reports if report.layer == layer)
 
     def log_errors(self) -> None:
         """Log scores, error rates, and at level 4 the sequences with errors."""
@@ -161,6 +160,8 @@ class SearchPass:
                 log.write(4, text)
             if report.remark():
                 log.write(3, report.remark())
+            if report.no_words:
+                log.warn(report.no_words)
             for line in report.lines():
                 log.write(1, line)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -47,6 +48,7 @@ class Searcher:
     :param references: layers whose labels the hypotheses are compared with
     :param needed: layers whose values ``further`` takes
     :param further: emits tensors from the graph of a batch, by name
+    :param scales: options of layers, by path and name, that are inputs of the graph, see `LoweringOptions`
     :raises ConfigError: there is no such layer, or its output is not a sequence of labels
     """
 
@@ -59,6 +61,7 @@ class Searcher:
         references: Sequence[Node] = (),
         needed: Sequence[Node] = (),
         further: Optional[Callable[[Lowered], dict[str, Any]]] = None,
+        scales: Mapping[tuple[str, str], float] = MappingProxyType({}),
     ) -> None:
         assert net.search, "the network is not planned for search"
         self.net = net
@@ -70,7 +73,10 @@ class Searcher:
         self._computed = list(dict.fromkeys(outputs))
         self.used_data_keys: list[str] = net.data_keys(self._computed, with_losses=self.with_losses)
         self._packer = Packer()
-        self._function = net.feed_function(self._emit, self.used_data_keys)
+        #: The values of ``scales``, which may be changed between runs.
+        self.scales = dict(scales)
+        specs = [tf.TensorSpec([], tf.float32)] * len(self.scales)
+        self._function = net.feed_function(self._emit, self.used_data_keys, specs=specs)
 
     def tensors(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the needed entries of a feed, as tensors."""
@@ -103,7 +109,9 @@ class Searcher:
         )
 
     def _run(self, tensors: Mapping[str, Any]) -> SearchResult:
-        found, given, packed, not_ended, sinks, further = self._function(tensors)
+        found, given, packed, not_ended, sinks, further = self._function(
+            tensors, *(tf.constant(value, tf.float32) for value in self.scales.values())
+        )
         hypotheses = {
             name: _split(labels.numpy(), lens.numpy(), None if scores is None else scores.numpy())
             for name, (labels, lens, scores) in found.items()
@@ -117,8 +125,14 @@ class Searcher:
         arrays = {name: value.numpy() for name, value in further.items()}
         return SearchResult(hypotheses, losses, cut_off, references, sinks, arrays)
 
-    def _emit(self, feed: dict[str, Any]) -> Any:
-        graph = self.net.lower(feed, train=False, outputs=self._computed, with_losses=self.with_losses)
+    def _emit(self, feed: dict[str, Any], *scales: Any) -> Any:
+        graph = self.net.lower(
+            feed,
+            train=False,
+            outputs=self._computed,
+            with_losses=self.with_losses,
+            scales=dict(zip(self.scales, scales)),
+        )
         found = {name: hypotheses_of(graph, node) for name, node in self.nodes.items()}
         given = {node.path: hypotheses_of(graph, node) for node in self._references}
         packed = self._packer.pack(graph, {"total_loss": graph.total_loss})

@@ -30,7 +30,7 @@ _OF_FRAMES = (
 #: Settings with words, which may be for either.
 WORDS = ("decode_lexicon", "decode_lm", "decode_hot_words")
 #: Settings with which task decode searches, also by `choice`.
-OF_TASK = ("decode_tune", "decode_nbest")
+OF_TASK = ("decode_tune", "decode_nbest", "decode_reference")
 #: The names of the layers that are added to the unit.
 ADDED = ("decode_words", "decode_hot_words", "decode_log_probs", "decode_scores")
 #: What a search by choice has of the scales that can be tuned.
@@ -103,6 +103,11 @@ def idle_scales(settings: DecodingSettings) -> dict[str, str]:
     if not settings.decode_lm:
         found.update(lm_scale="without decode_lm", unknown_score="without decode_lm")
     return found
+
+
+def words_layer(found: SearchedChoice) -> str:
+    """Return the path of the layer with the scores of words that `with_words` adds."""
+    return "%s/%s" % (found.node.path.rpartition("/")[0], ADDED[0])
 
 
 def with_words(config: Config, layers: Mapping[str, Any], plan: Plan, found: SearchedChoice) -> Config:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Optional, Union
 
 from returnn_tf.config import DataError
@@ -19,7 +21,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.loop_labels import label_of_step, named_labels
 from returnn_tf.native.decoding.ctc_search import ctc_ops
-from returnn_tf.native.decoding.word_scores import ScoredTokens, WordScores
+from returnn_tf.native.decoding.word_scores import SCALES, ScoredTokens, WordScores
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.sequence.lexicon import WordLexicon, kept_lexicon
@@ -152,10 +154,11 @@ class WordScoresLayer(Planned[WordScoresPlan]):
         data = source.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
         return WordScoresPlan(data.with_axis(1, ctx.new_feature(size), feature=True), scores, lexicon, model)
 
-    def word_reader(self) -> Optional[WordReader]:
+    def word_reader(self, scales: Mapping[str, float] = MappingProxyType({})) -> Optional[WordReader]:
         """Return what divides labels into the words of the lexicon; None without one."""
-        lexicon = self.plan.lexicon
-        return None if lexicon is None else WordReader(lexicon, self.plan.scores, self.plan.model)
+        changed: dict[str, Any] = dict(scales)
+        lexicon, scores = self.plan.lexicon, dataclasses.replace(self.plan.scores, **changed)
+        return None if lexicon is None else WordReader(lexicon, scores, self.plan.model)
 
     def _model(self, path: str) -> Optional[ScoredTokens]:
         """Return the model as the op takes it.
@@ -195,7 +198,8 @@ class WordScoresLayer(Planned[WordScoresPlan]):
             )
         left = 2 if lens is None or self.end_label is not None else lens - step  # steps, from this one on
         left = tf.broadcast_to(left, tf.shape(labels))
-        after, added = scores.step(self._model(ctx.node.path), labels, tf.equal(left, 1), before)
+        model, scales = self._model(ctx.node.path), ctx.scales(*SCALES)
+        after, added = scores.step(model, labels, tf.equal(left, 1), before, **scales)
         ctx.set_loop_state("state", after)
         added = tf.where(left[:, None] > 0, added, 0.0)  # what follows the end of a shorter sequence is no label of it
         return tf.cast(added, ctx.float_dtype)

@@ -9,6 +9,9 @@ from typing import Optional
 from returnn_tf.native.decoding.ctc_search import Spellings, ctc_ops, joined_words
 from returnn_tf.util.lazy_tf import tf
 
+#: The fields of `WordScores` that may be tensors.
+SCALES = ("lm_scale", "word_score", "unknown_score")
+
 
 @dataclass(frozen=True)
 class ScoredTokens:
@@ -58,13 +61,14 @@ class WordScores:
         return 1 + self.readings * (3 + 2 * (order - 1))
 
     def step(
-        self, model: Optional[ScoredTokens], labels: tf.Tensor, last: tf.Tensor, before: tf.Tensor
+        self, model: Optional[ScoredTokens], labels: tf.Tensor, last: tf.Tensor, before: tf.Tensor, **scales: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the states after the last labels, [hypotheses, state_size], and the scores, [hypotheses, labels].
 
         :param labels: int32 [hypotheses], those that came last; not used with a state of zeros
         :param last: bool [hypotheses], whether the next label is the last one
         :param before: int32 [hypotheses, state_size], the states before ``labels``
+        :param scales: float32 scalars in place of `SCALES`, which change from search to search
         :raises NativeOpError: the library can't be built
         """
         lexicon = self.lexicon
@@ -73,11 +77,9 @@ class WordScores:
             labels,
             last,
             before,
+            tf.stack([scales.get(name, getattr(self, name)) for name in SCALES]),
             num_labels=self.num_labels,
             readings=self.readings,
-            lm_scale=self.lm_scale,
-            word_score=self.word_score,
-            unknown_score=self.unknown_score,
             offsets=b"" if lexicon is None else lexicon.offsets.tobytes(),
             spellings=b"" if lexicon is None else lexicon.labels.tobytes(),
             words=b"" if lexicon is None else lexicon.words.tobytes(),

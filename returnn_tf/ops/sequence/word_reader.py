@@ -33,6 +33,11 @@ class WordReader:
         given = (None, None) if model is None else model.for_decoder()
         self._decoder = CtcDecoder(ctc_library(), options, lexicon.spellings(), *given)
 
+    @property
+    def words(self) -> Sequence[str]:
+        """Return all words of the lexicon."""
+        return self._lexicon.words
+
     def __call__(self, labels: Sequence[int]) -> list[tuple[str, int, int]]:
         """Return the words with their first label and the one past the last; a space after a word is not its label.
 

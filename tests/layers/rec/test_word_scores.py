@@ -174,9 +174,10 @@ class Scores:
         self._scores = plan.scores
         self._model = None if plan.model is None else plan.model.for_ops()
         self.state_size = self._scores.state_size(1 if plan.model is None else plan.model.order)
+        self.scales: dict[str, float] = {}  # in place of the options
 
     def step(self, *inputs: Any) -> tuple[Any, Any]:
-        after, scores = self._scores.step(self._model, *inputs)
+        after, scores = self._scores.step(self._model, *inputs, **self.scales)
         return after.numpy(), scores.numpy()
 
 
@@ -260,6 +261,23 @@ def test_the_score_of_labels_is_that_of_the_best_words(
         space=space,
     )
     assert check_all(scores, reference, most, options.get("end_label")) > 30
+
+
+@pytest.mark.parametrize("level", ["word", "label"])
+def test_scales_that_change_from_search_to_search(level: str, arpa: str, lexicon: str) -> None:
+    """The op takes them as input, for one graph: it has the lexicon anew, with what its words may become at best."""
+    options: dict[str, Any] = (
+        {"lexicon": lexicon} if level == "word" else {"vocab": vocab_of(["a", "ab", "ba", "c", "x"])}
+    )
+    scores = scores_of(lm=arpa, end_label=4, **options)
+    for scale, word_score, unknown_score in ((0.7, 0.3, -0.4), (0.0, -1.0, 0.0), (1.5, 0.0, -2.0), (0.7, 0.3, -0.4)):
+        others = {"word_score": word_score, "unknown_score": unknown_score}
+        scores.scales, given = {"lm_scale": scale, **others}, {"scale": scale, **others}
+        if level == "word":
+            check_all(scores, Reference(LEXICON, ArpaModel(arpa), **given), 3, 4)
+        else:
+            words = [(name, (index,)) for index, name in enumerate(["a", "ab", "ba", "c"])]
+            check_all(scores, OfLabels(words, ArpaModel(arpa), **given), 2, 4)
 
 
 @pytest.mark.parametrize("gap", ["", "-0.05 ab ba c\n"])  # without the bigram that it ends with
