@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import returnn_tf
 from returnn_tf.cli.main import main
 from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.compiler.network import Network
@@ -192,6 +193,16 @@ def test_the_layers_beside_the_choice(model: str, special: dict[str, int], input
     choice = {"from": "decode_scores", "input_type": "log_prob", "beam_size": 7}
     assert unit["output"] == {**network["loop"]["unit"]["output"], **choice}
     plan_from_config(config, search=True)
+
+
+def test_search_from_python() -> None:
+    """Gives words of the lexicon, too; errors are of labels."""
+    config, _ = plan_of("transducer", **WORDS)
+    net = Network.from_config(config, search=True)
+    net.set_param_values({"loop/rec/prob/W": np.eye(6, dtype="float32"), "loop/rec/prob/b": np.zeros(6, "float32")})
+    found = returnn_tf.search(net, settings("transducer")["eval"])
+    assert [(each.text, each.reference) for each in found] == [("one two", "one two"), ("two", "one")]
+    assert [each.errors.total for each in found] == [0, 2]
 
 
 @pytest.mark.parametrize("name", ["loop", "loop/output", "picked", "output", ""])

@@ -19,6 +19,7 @@ from returnn_tf.datasets import Dataset
 from returnn_tf.engine.passes.dataset_pass import DatasetPass, steps_over_sequences
 from returnn_tf.engine.search.end_labels import end_labels, without_end
 from returnn_tf.engine.search.labels import Labels, labels_of
+from returnn_tf.engine.search.lexicon_words import with_words_of_search
 from returnn_tf.engine.search.searcher import Searcher, SearchResult
 from returnn_tf.engine.search.transcriber import Transcriber
 from returnn_tf.engine.search.transcript_graph import TranscriptGraph, TranscriptOptions, wanted_layers
@@ -34,7 +35,7 @@ class Recognized:
     """The result of the search for one sequence.
 
     :param tag: name of the sequence
-    :param text: the best hypothesis
+    :param text: the best hypothesis; the words of the lexicon, if the search had one
     :param labels: its label indices [labels]
     :param score: its log score; None without a beam
     :param n_best: (score, text) of all hypotheses, best first; only the best one without a beam
@@ -144,6 +145,7 @@ def search(
     reference = _reference_key(target, dataset, net)
     if labels.names is None and reference is not None and node.output.sparse:
         labels = labels_of(net.extern_data[reference], dataset, net.extern_data, reference)  # an end has no name
+    words = with_words_of_search(labels, net.plan, node)
     keys = list(dict.fromkeys([*searcher.used_data_keys, *([] if reference is None else [reference])]))
     ends = frozenset() if reference is None else end_labels(net.plan, node, net.extern_data[reference])
     transcriber = None if graph is None else Transcriber.of(graph, net, dataset, target)
@@ -158,7 +160,7 @@ def search(
             if transcriber is not None:
                 frames = transcriber.frames_of_batch(step.batch.feed)
                 of_batch = transcriber.transcripts(step.batch.seq_tags, step.result.further, frames)
-            found += _of_batch(step.batch, step.result.hypotheses[layer], labels, reference, ends, of_batch)
+            found += _of_batch(step.batch, step.result.hypotheses[layer], (labels, words), reference, ends, of_batch)
             if num_seqs is not None and len(found) >= num_seqs:
                 break
     return SearchResults(found if num_seqs is None else found[:num_seqs])
@@ -186,19 +188,24 @@ def _reference_key(target: Optional[str], dataset: Dataset, net: Network) -> Opt
 def _of_batch(
     batch: Any,
     found: Any,
-    labels: Labels,
+    how: tuple[Labels, Labels],
     reference: Optional[str],
     ends: frozenset[int],
     transcripts: Sequence[Optional[Transcript]],
 ) -> Iterator[Recognized]:
+    """Yield the results for a batch.
+
+    :param how: to write labels, and the words that hypotheses have
+    """
+    labels, words = how
     for row, hypotheses in enumerate(found):
         best = hypotheses[0]
         text, pairs = None, []
         if reference is not None:
             wanted = without_end(batch.feed[reference][row][: batch.feed[reference + "/size0"][row]], ends)
-            text = labels.text(wanted)
+            text = labels.text(wanted) if words is labels else " ".join(labels.words(wanted))
             said = without_end(best.labels, ends)
             pairs = align([labels.text([i]) for i in wanted], [labels.text([i]) for i in said])
-        n_best = [(None if each.score is None else float(each.score), labels.text(each.labels)) for each in hypotheses]
+        n_best = [(None if each.score is None else float(each.score), words.text(each.labels)) for each in hypotheses]
         tag, transcript = batch.seq_tags[row], transcripts[row]
         yield Recognized(tag, n_best[0][1], best.labels, n_best[0][0], n_best, text, transcript, pairs)
