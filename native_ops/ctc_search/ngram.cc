@@ -156,7 +156,7 @@ std::string NGram::read_arpa(const char* text, int64_t size) {
       at = std::min(stop + 1, end);
       continue;
     }
-    if (first.is("\\data\\")) {
+    if (first.is("\\data\\") && !in_data) {
       in_data = true;
     } else if (first.is("\\end\\")) {
       complete = true;

@@ -7,14 +7,15 @@ import gzip
 import importlib.util
 import math
 import os
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from returnn_tf.config.errors import OptionDataError
 from returnn_tf.datasets.core.safe_files import check_regular
+from returnn_tf.ops.sequence.arpa import ArpaReader
 
 UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
-_END_OF_FILE = "\\end\\"
 _TO_NATURAL = math.log(10.0)
 
 
@@ -29,62 +30,34 @@ class ArpaModel:
 
     def __init__(self, path: str) -> None:
         self._grams: dict[tuple[str, ...], tuple[float, float]] = {}  # -> log10 of probability and back-off weight
-        self.order = 0
         try:
             with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
-                announced, found, complete = self._read(file)
-        except (OSError, EOFError, ValueError, IndexError) as exc:
+                reader = ArpaReader(file)
+                for order in range(1, max(1, len(reader.counts)) + 1):
+                    self._read(reader, order)
+                reader.end()
+        except (OSError, EOFError, ValueError, zlib.error) as exc:
             raise OptionDataError(
                 "lm_file %r can't be read as ARPA file: %s. For a binary file install kenlm." % (path, exc)
             ) from exc
-        if not found:
-            raise OptionDataError("lm_file %r is not an ARPA file: it has no section \\1-grams:." % path)
-        wrong = [n for n in sorted({*announced, *found}) if announced.get(n) != found.get(n, 0)]
-        if wrong or not complete:
-            what = ["%s %d-grams, of which it has %d" % (announced.get(n, "no"), n, found.get(n, 0)) for n in wrong]
-            faults = (["its section \\data\\ announces %s" % ", ".join(what)] if wrong else []) + (
-                [] if complete else ["it does not end with \\end\\"]
-            )
-            raise OptionDataError(
-                "lm_file %r is not complete: %s. Copy or write it again." % (path, ", and ".join(faults))
-            )
-        self.order = max(found)
+        self.order = len(reader.counts)
 
-    def _read(self, lines: Iterable[bytes]) -> tuple[dict[int, int], dict[int, int], bool]:
-        """Read all n-grams.
+    def _read(self, reader: ArpaReader, order: int) -> None:
+        """Read the n-grams of an order.
 
-        :return: how many of each order the file announces, how many it has, and whether it has its end
-        :raises ValueError, IndexError: a line is wrong
+        :raises ValueError: a line is wrong
         """
-        announced: dict[int, int] = {}
-        found: dict[int, int] = {}
-        section, order = "", 0
-        for number, line in enumerate(lines, 1):
-            # Bytes are split at blanks and tabs only; a word may have other characters that Unicode counts as space.
-            fields = [field.decode("utf8") for field in line.split()]
-            if not fields or section == _END_OF_FILE:
-                continue  # read on: a compressed file has its checksum at the end
-            if fields[0].startswith("\\"):
-                section = fields[0]
-                order = int(section[1:-7]) if section.endswith("-grams:") else 0
-                if order:
-                    found.setdefault(order, 0)
-            elif order:
-                backoff = float(fields[order + 1]) if len(fields) > order + 1 else 0.0
-                words = tuple(fields[1 : order + 1])
-                if len(words) < order:
-                    raise ValueError("%r is not a line of \\%d-grams:" % (" ".join(fields), order))
-                if order > 2 and words[:-1] not in self._grams:
-                    raise ValueError(
-                        'line %d: the context "%s" of this n-gram is not among the %d-grams'
-                        % (number, " ".join(words[:-1]), order - 1)
-                    )
-                self._grams[words] = float(fields[0]), backoff
-                found[order] += 1
-            elif section == "\\data\\" and fields[0] == "ngram":
-                n, _, count = "".join(fields[1:]).partition("=")
-                announced[int(n)] = int(count)
-        return announced, found, section == _END_OF_FILE
+        for words_in_utf8, log_prob, backoff in reader.ngrams(order):
+            words = tuple(word.decode("utf8", "surrogateescape") for word in words_in_utf8)
+            if order == 1 and words in self._grams:
+                raise reader.error('the word "%s" is there twice' % words)
+            unknown = [word for word in words if (word,) not in self._grams and word != UNKNOWN] if order > 1 else []
+            if unknown:
+                raise reader.error('the word "%s" is not among the 1-grams' % unknown[0])
+            if order > 2 and words[:-1] not in self._grams:
+                what = (" ".join(words[:-1]), order - 1)
+                raise reader.error('the context "%s" of this n-gram is not among the %d-grams' % what)
+            self._grams[words] = log_prob, backoff
 
     def begin(self) -> Any:
         """Return the state at the beginning of a sentence."""
@@ -164,11 +137,17 @@ class LabelScorer:
         self._merge = merge
         #: label indices -> (score so far, state, piece of an incomplete word)
         self._known: dict[tuple[int, ...], tuple[float, Any, str]] = {}
+        #: (state, piece of an incomplete word) -> see `next_scores`; strings with the same last words share them
+        self._rows: dict[tuple[Any, str], list[float]] = {}
 
     def next_scores(self, history: tuple[int, ...]) -> list[float]:
         """Return, for each label, how the score of the string changes when that label is appended."""
         _, state, piece = self._after(history)
-        return [self._step(state, piece, label)[0] for label in self._labels]
+        if (state, piece) not in self._rows:
+            if len(self._rows) * len(self._labels) > self._MAX_CACHED:
+                self._rows.clear()
+            self._rows[state, piece] = [self._step(state, piece, label)[0] for label in self._labels]
+        return self._rows[state, piece]
 
     def total(self, history: tuple[int, ...]) -> float:
         """Return the natural log of the probability of the complete words of a string."""

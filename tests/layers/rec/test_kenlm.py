@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import math
 import pathlib
 from collections.abc import Sequence
@@ -73,14 +74,18 @@ def test_a_file_that_changed_is_read_again(tmp_path: pathlib.Path, monkeypatch: 
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("\\end\\\n", "", "does not end with \\end\\"),
-        ("ngram 1=6", "ngram 1=9", "announces 9 1-grams, of which it has 6"),
-        ("ngram 1=6", "ngram 1=-5", "announces -5 1-grams, of which it has 6"),
-        ("ngram 1=6\n", "", "announces no 1-grams, of which it has 6"),
-        ("ngram 3=2", "ngram 3=2\nngram 4=1", "announces 1 4-grams, of which it has 0"),
-        ("-0.5\thouse </s>\n", "", "announces 5 2-grams, of which it has 4"),
+        ("\\end\\\n", "", "it is not complete: it ends after the 3-grams of 3, without \\end\\"),
+        ("ngram 1=6", "ngram 1=9", "the section \\1-grams: has 6 of 9 n-grams"),
+        ("ngram 1=6", "ngram 1=5", "more 1-grams than the section \\data\\ announces"),
+        ("ngram 1=6", "ngram 1=-5", 'line 2: "ngram 1=-5" is not "ngram 1=<count>"'),
+        ("ngram 1=6\n", "", 'line 2: "ngram 2=5" is not "ngram 1=<count>"'),
+        ("ngram 3=2", "ngram 3=2\nngram 4=1", "it is not complete: it ends after the 3-grams of 4"),
+        ("ngram 3=2\n", "", "the section \\data\\ announces no 3-grams"),
+        ("\\data\\", "\\data\\\n\\data\\", 'line 2: "\\data\\" where \\1-grams: has to follow'),
+        ("-0.5\thouse </s>\n", "", "the section \\2-grams: has 4 of 5 n-grams"),
         ("ngram 2=5", "ngram 2=five", "can't be read as ARPA file"),
-        ("green house\t-0.15", "green", "'-0.3 green' is not a line of \\2-grams:"),
+        ("green house\t-0.15", "green", "less than 2 words"),
+        ("green house", "green hut", 'the word "hut" is not among the 1-grams'),
     ],
 )
 def test_an_incomplete_file_is_not_used(old: str, new: str, message: str, tmp_path: pathlib.Path) -> None:
@@ -123,9 +128,25 @@ def test_pieces_of_words_are_scored_when_the_word_is_complete() -> None:
     assert scorer.next_scores((1,))[2] == 0.0
 
 
+def test_scores_of_all_labels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of strings with the same last words they are computed once, and not kept without limit."""
+    model, asked = ArpaModel(ARPA), []
+    scorer, fresh = LabelScorer(model, WORDS, "UNK", ""), [LabelScorer(ArpaModel(ARPA), WORDS, "UNK", "") for _ in "12"]
+    score = model.score
+    monkeypatch.setattr(model, "score", lambda state, word: asked.append(word) or score(state, word))
+    strings = [(1, 2, 3), (2, 2, 3)]  # a trigram model sees two words
+    for own, string in zip(fresh, strings):
+        np.testing.assert_array_equal(scorer.next_scores(string), own.next_scores(string))
+    assert len(asked) == 3 + 3 + len(WORDS)
+    monkeypatch.setattr(LabelScorer, "_MAX_CACHED", 2 * len(WORDS))
+    for string in itertools.product((1, 2, 3), repeat=2):
+        scorer.next_scores(string)
+    assert len(scorer._rows) <= 4
+
+
 def test_files_which_are_no_models(tmp_path: pathlib.Path) -> None:
     (tmp_path / "x").write_text("nothing here")
-    with pytest.raises(DataError, match="is not an ARPA file"):
+    with pytest.raises(DataError, match="it has no section .1-grams:"):
         ArpaModel(str(tmp_path / "x"))
     (tmp_path / "y").write_bytes(b"\xff\xfe\x00mmap lm http")
     with pytest.raises(DataError, match="install kenlm"):
