@@ -417,3 +417,32 @@ def test_c_refuses_lexicons(phrases, tmp_path, lexicon, message):
     command = [*phrases[1], "--lexicon", "0", "x", str(tmp_path / "lexicon"), "--", "x.wav"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and message in done.stderr
+
+
+def test_c_finds_phrases_of_a_model_without_a_condition(c_decoder, tmp_path):
+    """Of two lexicons, with the ends of lines that Windows writes; the value of a condition is refused."""
+    net = make_network({"output": {**PHRASES["frames"], "activation": "softmax"}}, {"data": {"dim": 1}}, scale=2.0)
+    folder = str(tmp_path / "model")
+    returnn_tf.export(net, folder, portable=True)
+    (tmp_path / "labels").write_bytes(b"A\r\nB\r\nC\r\n")
+    command = [c_decoder, "phrases", folder, *names_for(side_file(folder)), "--rate", str(RATE)]
+    command += ["--vocabulary", str(tmp_path / "labels")]
+    for number, words in enumerate((b"aba\tA B A\r\n\r\n", b"c\tC\r\nca\tC A\r\n")):
+        (tmp_path / str(number)).write_bytes(words)
+        command += ["--lexicon", "-", "list%d" % number, str(tmp_path / str(number))]
+    samples = np.random.RandomState(3).randint(-32768, 32768, 5)
+    posteriors = net.run({"data": samples[None, :, None] / 32768, "data/size0": np.array([5], "int32")})
+    labels = {("list0", "aba"): [0, 1, 0], ("list1", "c"): [2], ("list1", "ca"): [2, 0]}
+    scores = {name: sum_of_alignments(posteriors.layers["output"].value[0], own) for name, own in labels.items()}
+    wav = write_wav(tmp_path / "x.wav", samples)
+    done = subprocess.run([*command, "--", wav], capture_output=True, text=True, check=True)
+    _, *found, score = done.stdout.rstrip("\n").split("\t")
+    assert tuple(found) == max(scores, key=lambda name: scores[name])
+    np.testing.assert_allclose(float(score), np.log(max(scores.values())), atol=2e-4)
+    condition = ["--condition", "speaker:0", "speaker_size0:0"]
+    for changed, message in (
+        (["0" if word == "-" else word for word in command], "without --condition, VALUE has to be -"),
+        ([*command, *condition], "VALUE has to be a number, for the input of --condition"),
+    ):
+        done = subprocess.run([*changed, "--", wav], capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and message in done.stderr

@@ -15,7 +15,7 @@ static const char* const kUsage =
     "sequences\n"
     "       decoder_c phrases FOLDER --input NAME --sizes NAME --output NAME --vocabulary FILE --rate HZ\n"
     "                 --lexicon VALUE NAME FILE ... [--condition NAME SIZES] [--blank N] [--library F.so ...]\n"
-    "                 -- FILE.wav ...\n"
+    "                 -- FILE.wav ...                    VALUE is the label of --condition; without it, -\n"
     "A sequence is a line \"tag frames dim\" and its numbers; word ids have dim 0.\n";
 
 static void usage(const char* reason) {
@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   const char* files[2] = {NULL, NULL};
   PhraseOptions phrases = {.blank = -1};
   const char* const* wavs = NULL;
+  const char* values[MOST_LEXICONS]; /* of the condition, as they are given */
   int batch = 1, block = 0, num_files = 0, num_wavs = 0;
   if (argc < 3) usage("too few arguments");
   const bool searches = strcmp(argv[1], "search") == 0, finds_phrases = strcmp(argv[1], "phrases") == 0;
@@ -92,7 +93,7 @@ int main(int argc, char** argv) {
     } else if (lexicon) {
       if (phrases.num_lexicons == MOST_LEXICONS) usage("too many lexicons");
       LexiconOption* option = &phrases.lexicons[phrases.num_lexicons++];
-      option->value = atoi(value);
+      values[phrases.num_lexicons - 1] = value;
       option->condition = argv[++i];
       option->path = argv[++i];
     } else if (pair) {
@@ -108,6 +109,15 @@ int main(int argc, char** argv) {
     if (model.output == NULL || phrases.vocabulary == NULL) usage("--output or --vocabulary is missing");
     if (phrases.rate < 1 || phrases.num_lexicons == 0) usage("--rate or --lexicon is missing");
     if (num_wavs == 0) usage("no audio");
+    for (int i = 0; i < phrases.num_lexicons; ++i) {
+      char* end = NULL;
+      if (phrases.condition == NULL) {
+        if (strcmp(values[i], "-") != 0) usage("--lexicon: without --condition, VALUE has to be -");
+        continue;
+      }
+      phrases.lexicons[i].value = (int)strtol(values[i], &end, 10);
+      if (end == values[i] || *end != 0) usage("--lexicon: VALUE has to be a number, for the input of --condition");
+    }
     model.folder = files[0];
     find_phrases(&model, &phrases, wavs, num_wavs);
     return 0;

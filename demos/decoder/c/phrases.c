@@ -25,12 +25,13 @@ typedef struct {
 
 static char* copy_of(const char* text) { return strcpy(allocate(strlen(text) + 1), text); }
 
-/* Reads a line without its end; returns false behind the last one. */
+/* Reads a line without its end, also one of Windows; returns false behind the last one. */
 static bool read_line(FILE* file, char* line, const char* path) {
   if (fgets(line, LONGEST_LINE, file) == NULL) return false;
-  const size_t length = strlen(line);
+  size_t length = strlen(line);
   if (length == LONGEST_LINE - 1) FAIL("%s: a line is too long", path);
-  if (length && line[length - 1] == '\n') line[length - 1] = 0;
+  if (length && line[length - 1] == '\n') line[--length] = 0;
+  if (length && line[length - 1] == '\r') line[length - 1] = 0;
   return true;
 }
 
@@ -144,6 +145,13 @@ static TF_Tensor* posteriors_of(const LoadedModel* loaded, const SavedModel* mod
   return result;
 }
 
+/* Returns the first lexicon with the same value of the condition. */
+static int first_with_value(const PhraseOptions* options, int lexicon) {
+  int first = 0;
+  while (options->lexicons[first].value != options->lexicons[lexicon].value) ++first;
+  return first;
+}
+
 void find_phrases(const SavedModel* model, const PhraseOptions* options, const char* const* wavs, int count) {
   const Vocabulary vocabulary = read_vocabulary(options->vocabulary);
   Lexicon lexicons[MOST_LEXICONS];
@@ -159,8 +167,11 @@ void find_phrases(const SavedModel* model, const PhraseOptions* options, const c
     if (audio.rate != options->rate) FAIL("%s: %d Hz, but the model takes %d", wavs[file], audio.rate, options->rate);
     double best = -INFINITY;
     const char *phrase = "", *condition = "";
+    TF_Tensor* computed[MOST_LEXICONS]; /* once for each value of the condition, by the first lexicon with it */
     for (int i = 0; i < options->num_lexicons; ++i) {
-      TF_Tensor* posteriors = posteriors_of(&loaded, model, options, &audio, options->lexicons[i].value);
+      const int first = first_with_value(options, i);
+      if (first == i) computed[i] = posteriors_of(&loaded, model, options, &audio, options->lexicons[i].value);
+      TF_Tensor* posteriors = computed[first];
       const int frames = TF_Dim(posteriors, 1), dim = TF_Dim(posteriors, 2);
       const int blank = options->blank < 0 ? dim - 1 : options->blank;
       if (blank >= dim || vocabulary.count > dim) FAIL("%s has %d labels only", model->output, dim);
@@ -170,7 +181,9 @@ void find_phrases(const SavedModel* model, const PhraseOptions* options, const c
             ctc_log_sum(TF_TensorData(posteriors), frames, dim, blank, asked->labels, asked->count, room);
         if (score > best) best = score, phrase = asked->name, condition = options->lexicons[i].condition;
       }
-      TF_DeleteTensor(posteriors);
+    }
+    for (int i = 0; i < options->num_lexicons; ++i) {
+      if (first_with_value(options, i) == i) TF_DeleteTensor(computed[i]);
     }
     printf("%s\t%s\t%s\t%.4f\n", wavs[file], condition, phrase, best);
     free(audio.samples);

@@ -9,7 +9,7 @@ enum { MOST_LEXICONS = 16 };
 /* A lexicon, and what the model is told with the audio where its phrases may be said: the language, for instance. */
 typedef struct {
   const char *condition, *path;
-  int value; /* for the input `condition` */
+  int value; /* for the input `condition`; 0 if there is none */
 } LexiconOption;
 
 typedef struct {
