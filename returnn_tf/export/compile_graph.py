@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
+import numpy as np
+from numpy.typing import NDArray
+
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config
 from returnn_tf.config.derived import derived
@@ -51,11 +54,13 @@ class CompiledGraph:
 
     :param steps: its description if it computes single steps
     :param libraries: native op -> library that a program must load before the graph
+    :param files: by name, what ops look for in the folder of their library
     """
 
     builder: GraphBuilder
     steps: Optional[StepGraph]
     libraries: dict[str, str]
+    files: dict[str, NDArray[np.uint8]]
 
 
 def compile_graph(config: Config, request: GraphRequest) -> CompiledGraph:
@@ -81,13 +86,7 @@ def compile_graph(config: Config, request: GraphRequest) -> CompiledGraph:
         builder.add_summaries(request.summaries)
     graph_def: Any = builder.graph_def()
     check_ops(graph_def, "a graph for decoders")
-    files = files_of(all_ops(graph_def))
-    if files:
-        raise ExportError(
-            "The graph needs the language model %r in the folder of its library. Write both by returnn-tf export --to "
-            "meta, for single steps by --to steps." % next(iter(files))
-        )
-    return CompiledGraph(builder, steps, libraries_with(op_types(graph_def)))
+    return CompiledGraph(builder, steps, libraries_with(op_types(graph_def)), files_of(all_ops(graph_def)))
 
 
 def _check(request: GraphRequest) -> None:

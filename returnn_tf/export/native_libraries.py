@@ -6,8 +6,11 @@ import contextlib
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from returnn_tf.export.graph_ops import all_ops, op_types
 from returnn_tf.native.library import libraries_with
@@ -31,6 +34,19 @@ def maybe_portable(portable: bool) -> Iterator[None]:
         return
     with portable_ops(lstm=BLOCK_LSTM):
         yield
+
+
+def beside_graph(path: str, libraries: Iterable[str], files: Mapping[str, NDArray[np.uint8]]) -> dict[str, Any]:
+    """Return the content of private copies of libraries, and of files that they look for, by path: as in an export.
+
+    :param path: of the file with the graph
+    """
+    folder = os.path.join(os.path.dirname(os.path.abspath(path)), FOLDER)
+    contents: dict[str, Any] = {os.path.join(folder, name): content.data for name, content in files.items()}
+    for library in libraries:
+        with open(library, "rb") as file:
+            contents[os.path.join(folder, os.path.basename(library))] = file.read()
+    return contents
 
 
 def copy_libraries(graph_def: Any, folder: str) -> dict[str, Any]:

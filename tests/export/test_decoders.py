@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import returnn_tf
+from returnn_tf.cli.main import main
 from returnn_tf.config import Config
 from tests.export.decoders import as_text, build, cut, outputs, run
 
@@ -245,7 +246,7 @@ ngram 2=3
 """
 
 
-def test_both_search_with_words(c_decoder, cpp_decoder, tmp_path):
+def test_both_search_with_words(c_decoder, cpp_decoder, tmp_path, capsys):
     """The lexicon is in the graph, the language model beside the library: the files of the network are not needed."""
     files = {"lexicon": tmp_path / "words.txt", "lm": tmp_path / "words.arpa.gz"}
     files["lexicon"].write_text("one 1 2\nthree 3\nfour 4 1\nfor 4 1\nfive 5 6 6\n")
@@ -266,18 +267,33 @@ def test_both_search_with_words(c_decoder, cpp_decoder, tmp_path):
     batch = np.random.RandomState(1).normal(0, 1, (3, max(LENGTHS), 5)).astype("float32")
     wanted = best_hypotheses(net, batch)
     assert any(len(labels) > 3 for _, labels in wanted.values())
-    for path in files.values():
-        path.unlink()
     facts = side_file(folder)
     (file,) = facts["native"]["files"]
     options = [*inputs_of(facts), "--beam-size", str(BEAM), "--start-label", str(END), "--end-label", str(END)]
     options += libraries(folder, facts)
+    compiled = tmp_path / "compiled"
+    compiled.mkdir()
+    (tmp_path / "my.config").write_text(
+        "extern_data = %r\nnetwork = %r\nbehavior_version = 21\n" % (extern_data, layers)
+    )
+    arguments = ["--rec_step_by_step", "output", "--output_file", str(compiled / "graph.meta")]
+    arguments += ["--rec_step_by_step_output_file", str(compiled / "steps.json")]
+    assert main(["tool", "compile-tf-graph", str(tmp_path / "my.config"), *arguments]) == 0
+    copies = capsys.readouterr().out.splitlines()[-1].rpartition(" ")[2].split(":")
+    assert sorted(os.listdir(compiled / "native")) == sorted(map(os.path.basename, [*copies, file]))
+    for path in files.values():
+        path.unlink()
     programs = (
         [c_decoder, "search", *meta_graph(folder, facts)[1::2]],
         [cpp_decoder, "search", *meta_graph(folder, facts)],
     )
     for program in programs:
         assert_same_hypotheses(run([*program, *options], cut(batch, LENGTHS)), wanted)
+    graph = [*meta_graph(folder, facts)]
+    graph[1] = str(compiled / "graph.meta")
+    own = [*inputs_of(facts), "--beam-size", str(BEAM), "--start-label", str(END), "--end-label", str(END)]
+    program = [cpp_decoder, "search", *graph, *own, *(word for path in copies for word in ("--library", path))]
+    assert_same_hypotheses(run(program, cut(batch, LENGTHS)), wanted)
     os.remove(os.path.join(folder, file))
     feed = as_text(cut(batch, LENGTHS))
     done = subprocess.run([*programs[1], *options], input=feed, capture_output=True, text=True, check=False)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Mapping
+from typing import Union
 
 from returnn_tf.cli.run import read_config
 from returnn_tf.cli.shared.parser import CommandParser, positive
@@ -15,6 +18,7 @@ from returnn_tf.engine.support import devices
 from returnn_tf.export.compile_graph import CompiledGraph, GraphRequest, compile_graph
 from returnn_tf.export.meta import graph_files
 from returnn_tf.export.meta.names import op_name
+from returnn_tf.export.native_libraries import beside_graph
 from returnn_tf.logging.log import log
 
 _DOC = """
@@ -82,9 +86,13 @@ def run(args: list[str]) -> int:
         portable=given.portable,
     )
     compiled = compile_graph(config, request)
-    _write(compiled, given, extension)
-    if compiled.libraries:
-        log.write(3, "A program must load these libraries first: %s" % ":".join(compiled.libraries.values()))
+    beside = {}
+    if compiled.files and extension and extension != ".logdir":
+        beside = beside_graph(given.output_file, compiled.libraries.values(), compiled.files)
+    _write(compiled, given, extension, beside)
+    libraries = [path for path in beside if os.path.basename(path) not in compiled.files] or compiled.libraries.values()
+    if libraries:
+        log.write(3, "A program must load these libraries first: %s" % ":".join(libraries))
     if compiled.steps is not None and not given.rec_step_by_step_output_file:
         print(compiled.steps.as_json(), end="")
     return 0
@@ -110,9 +118,15 @@ def _check_outputs(given: argparse.Namespace) -> str:
     return graph_files.check_output(given.output_file) if given.output_file else ""
 
 
-def _write(compiled: CompiledGraph, given: argparse.Namespace, extension: str) -> None:
+def _write(
+    compiled: CompiledGraph, given: argparse.Namespace, extension: str, beside: Mapping[str, Union[bytes, memoryview]]
+) -> None:
+    """Write all files.
+
+    :param beside: further ones, by path
+    """
     builder = compiled.builder
-    contents: dict[str, bytes] = {}
+    contents: dict[str, Union[bytes, memoryview]] = {}
     if given.output_file_model_params_list:
         contents[given.output_file_model_params_list] = graph_files.lines(map(op_name, builder.plan.params))
     if given.output_file_state_vars_list:
@@ -123,6 +137,6 @@ def _write(compiled: CompiledGraph, given: argparse.Namespace, extension: str) -
         graph_files.write_log(builder, given.output_file)
     elif extension:
         contents[given.output_file] = graph_files.graph_content(builder, extension)
-    graph_files.write_files(contents)
+    graph_files.write_files({**contents, **beside})
     for path in [*contents, *([given.output_file] if extension == ".logdir" else [])]:
         log.write(3, "Wrote %s" % path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Union
 
 from returnn_tf.config.errors import ExportDataError, ExportError, did_you_mean
 from returnn_tf.engine.support.atomic_files import publish, staging
@@ -76,24 +76,26 @@ def write_log(builder: GraphBuilder, folder: str) -> None:
             writer.close()
 
 
-def write_files(contents: Mapping[str, bytes]) -> None:
-    """Write several files: all, or none.
+def write_files(contents: Mapping[str, Union[bytes, memoryview]]) -> None:
+    """Write several files: all, or none. The folder of a file is made if only that is missing.
 
     :param contents: by path
     :raises OSError: one can't be written
     """
-    by_folder: dict[str, dict[str, bytes]] = {}
+    by_folder: dict[str, dict[str, Union[bytes, memoryview]]] = {}
     for path, content in contents.items():
         folder, name = os.path.split(os.path.abspath(path))
         by_folder.setdefault(folder, {})[name] = content
     _write_folders(list(by_folder.items()))
 
 
-def _write_folders(folders: list[tuple[str, dict[str, bytes]]]) -> None:
+def _write_folders(folders: list[tuple[str, dict[str, Union[bytes, memoryview]]]]) -> None:
     """Write the files of each folder into a staging folder there; only when all are written, move them."""
     if not folders:
         return
     (folder, contents), rest = folders[0], folders[1:]
+    if not os.path.isdir(folder):
+        os.mkdir(folder)
     with staging(folder, next(iter(contents))) as temp:
         for name, content in contents.items():
             with open(os.path.join(temp, name), "wb") as file:
