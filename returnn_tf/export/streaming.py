@@ -14,7 +14,7 @@ from returnn_tf.compiler.network import Network
 from returnn_tf.config.errors import ExportError
 from returnn_tf.export.inference import InferenceModel
 from returnn_tf.export.tensor_info import SOURCES, STATE, TensorInfo, graph_name
-from returnn_tf.graph.carried_state import CarriedState, KeptSpec
+from returnn_tf.graph.carried_state import LAST_BLOCK, CarriedState, KeptSpec
 from returnn_tf.graph.layer import Node
 from returnn_tf.loops.frame import loop_of
 from returnn_tf.util.lazy_tf import tf
@@ -51,15 +51,19 @@ class StreamingModel(InferenceModel):
                 self.outputs[name] = TensorInfo(name, SOURCES, node.path, ("B", "beam"), shape, "int32")
         self._state_names: dict[str, str] = {}  # name of the input -> name of the state
         loops = {node.path for node in self.net.plan.needed(self.nodes) if loop_of(node) is not None}
-        #: The states of a search itself, rather than of its hypotheses.
+        #: The states of a search itself, rather than of its hypotheses, and of layers that know the end of a sequence.
         self._search_names: set[str] = set()
+        self._end_names: set[str] = set()
         for name, spec in self._find_states().items():
             base = "state_" + graph_name(re.sub("/state(/|$)", r"\1", name))
             if base in self._state_names or base in self.input_infos or base + NEXT in self.outputs:
                 raise ExportError("Export with state: two inputs would be called %r. Rename a layer." % base)
             self._state_names[base] = name
-            if spec.layer_path in loops:
+            owner = self.net.plan.layers.get(spec.layer_path)
+            if spec.layer_path in loops or (owner is not None and owner.layer.needs_last_step):
                 self._search_names.add(base)
+            if name.endswith("/" + LAST_BLOCK):
+                self._end_names.add(base)
             self.input_infos[base] = _state_info(base, spec)
             self.outputs[base + NEXT] = _state_info(base + NEXT, spec)
 
@@ -96,6 +100,18 @@ class StreamingModel(InferenceModel):
                 index = tf.repeat(best + info.beam * tf.range(tf.size(best)), info.beam)
                 found[base] = tf.gather(states[base], index, axis=axis)
         return found
+
+    @property
+    def waits_for_end(self) -> bool:
+        """Return whether a layer has to know which block is the last one, see `at_end`."""
+        return bool(self._end_names)
+
+    def at_end(self, states: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the states before a block with which all sequences end.
+
+        :param states: after the block before
+        """
+        return {name: np.ones_like(value) if name in self._end_names else value for name, value in states.items()}
 
     def _find_states(self) -> dict[str, KeptSpec]:
         """Emit the graph once to see which states it reads."""

@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 
 from returnn_tf.tensor import Data
 
+#: The name of a state, bool [batch], that tells which sequences end with this block: whoever runs the graph sets it.
+LAST_BLOCK = "last_block"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeptSpec:

@@ -531,6 +531,11 @@ class Layer(Sealable):
         """
         return None
 
+    @property
+    def needs_last_step(self) -> bool:
+        """Return whether the value in the last step of a loop is another one than if more steps followed."""
+        return False
+
     def word_reader(self, scales: Mapping[str, float] = types.MappingProxyType({})) -> Optional[ReadsWords]:
         """Return what divides the labels of a search into words, if the layer gives scores of words to this search.
 

@@ -166,7 +166,10 @@ class LoopStep:
     :param next_states: the new values of states
     :param owners_of_state: by node of ``prev:``, the layer whose hidden state of the step before it stands for
     :param continues: whether the loop resumes where the last block of frames ended, see `CarriedValues`
-    :param lens: the number of steps of each sequence, int32 [batch * beam] or scalar; None if it is not known yet
+    :param lens: the number of steps of each sequence, int32 [batch * beam] or scalar; None if it is not known yet. In a
+        stream that of this block, with ``is_last_block``
+    :param is_last_block: bool [batch * beam], the sequences of a stream that end with this block; None: there is no
+        stream, or nothing needs to know
     :param ended: without a search: bool [batch], the sequences that ended before this step; None if none can end
     """
 
@@ -176,6 +179,7 @@ class LoopStep:
     owners_of_state: dict[Node, Node] = dataclasses.field(default_factory=dict)
     continues: bool = False
     lens: Any = None
+    is_last_block: Any = None
     ended: Any = None
 
     def child(self) -> LoopStep:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Optional, Union, cast
 
 from returnn_tf.config.errors import LoopError
+from returnn_tf.graph.carried_state import LAST_BLOCK
 from returnn_tf.graph.constraints import constrained_values, step_output_name
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
@@ -42,7 +43,7 @@ from returnn_tf.tensor import Data, Dim, DimKind, batch_dim
 from returnn_tf.util.lazy_tf import tf
 
 #: The number of steps of each sequence, where a search goes on from block to block of frames.
-_STEPS = Data((batch_dim,), "int32")
+_STEPS, _FLAGS = Data((batch_dim,), "int32"), Data((batch_dim,), "bool")
 
 
 class LoopRunLayer(Layer):
@@ -139,7 +140,13 @@ class LoopFrame:
             for node in self._written:
                 check_follows_hypotheses(ctx, node, node.output)
         self._inner.lowering.loop.continues = self._carried.in_stream
-        self._inner.lowering.loop.lens = None if self._carried.in_stream else self._lens()
+        self._tells_last_block = self._carried.in_stream and any(node.layer.needs_last_step for node in ctx.node.inner)
+        knows_last = self._tells_last_block or not self._carried.in_stream
+        self._inner.lowering.loop.lens = self._lens() if knows_last else None
+        self._inner.lowering.loop.is_last_block = None
+        if self._tells_last_block:
+            is_last = ctx.state_before(LAST_BLOCK, _FLAGS, tf.zeros([self._batch], tf.bool))
+            self._inner.lowering.loop.is_last_block = tf.repeat(is_last, loop.beam_size)
 
     def run(self) -> Any:
         """Emit the loop and return the number of steps. The collected values become further outputs of the node."""
@@ -174,6 +181,8 @@ class LoopFrame:
         if self._steps_before is not None:
             self._ctx.state_after("scores", self._scores_in_stream, search["scores"])
             self._ctx.state_after("steps", _STEPS, self._steps_before + lens)
+        if self._tells_last_block:
+            self._ctx.state_after(LAST_BLOCK, _FLAGS, tf.zeros([self._batch], tf.bool))
         return count
 
     # --- before the loop ---

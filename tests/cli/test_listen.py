@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 import re
 from collections.abc import Sequence
@@ -263,6 +264,26 @@ def test_partial_results_and_pauses_of_a_transducer(run: Any) -> None:
     assert first["labels"][1]["start"] == pytest.approx(0.4, abs=0.05)
     assert second["labels"][0]["start"] == pytest.approx(1.8, abs=0.05)
     assert run("--wav", "x.wav", "--layer", "beam_4_best")[1] == "abca\n"
+
+
+@pytest.mark.slow
+def test_words_of_a_search(run: Any) -> None:
+    """Words of a lexicon, with the score of the end of a sentence, by a search with a label or blank in each frame."""
+    pathlib.Path("words.txt").write_text("A a\nAB a b\nC c\nD d\nDA d a\n")
+    unigrams = "-0.9 </s>\n-0.8 A\n-0.5 AB\n-0.7 C\n-0.6 D\n-0.4 DA\n"
+    pathlib.Path("words.arpa").write_text("\\data\\\nngram 1=6\n\\1-grams:\n%s\\end\\\n" % unigrams)
+    files = {"lexicon": "words.txt", "lm": "words.arpa"}
+    options = ["--layer", "frames"]
+    options += [part for name, path in files.items() for part in ("++decode_" + name, os.path.abspath(path))]
+    options += ["++decode_beam_size", "8", "++search_confidence", "posterior"]
+    _, whole, _ = run(write("x.wav", "cdab"), "--json", *options, command="transcribe")
+    expected = json.loads(whole)
+    assert {"C", "AB"} <= set(expected["text"].split()) <= {"A", "AB", "C", "D", "DA"}
+    for block in ("2", "10"):
+        code, out, err = run("--wav", "x.wav", "--json", "--block", block, *options)
+        assert code == 0, err
+        assert json.loads(out)["text"] == expected["text"]
+        assert json.loads(out)["score"] == pytest.approx(expected["score"], rel=1e-4)
 
 
 def test_partial_results(run: Any) -> None:

@@ -30,6 +30,9 @@ VOCAB = {"class": "Vocabulary", "labels": list("abcd"), "unknown_label": None}
 HOT_WORDS = {"class": "hot_words", "from": "prev:output", "phrases": {"a b": 3.0, "b c a": 2.0}, "blank": BLANK}
 
 
+WORDS = {"class": "word_scores", "from": "prev:output", "lexicon": "words.txt", "blank": BLANK}
+
+
 def transducer(choice: dict[str, Any], scores: Optional[dict[str, Any]] = None, **options: Any) -> dict[str, Any]:
     """Return a network with one label or blank for each frame, whose scores depend on the labels so far.
 
@@ -84,11 +87,23 @@ CASES = {
         {"include_eos": True},
     ),
     "hot words": ({"beam_size": 4, "length_normalization": False}, {"scores": HOT_WORDS}),
+    "words": ({"beam_size": 4, "length_normalization": False}, {"scores": WORDS}),
+    "words of a small beam, the end counts": ({"beam_size": 1}, {"scores": {**WORDS, "lm": "words.arpa"}}),
     "two labels for each hypothesis": ({"beam_size": 4, "keep_beams": True, "length_normalization": False}, {}),
 }
 
 
+@pytest.fixture
+def words(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lexicon and a language model in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("words.txt").write_text("ab a b\nabc a b c\nd d\nca c a\n")
+    unigrams = "-2 <unk>\n-0.5 </s>\n-0.7 ab\n-0.9 abc\n-0.6 d\n-0.4 ca\n"
+    pathlib.Path("words.arpa").write_text("\\data\\\nngram 1=6\n\\1-grams:\n%s\\end\\\n" % unigrams)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("words")
 @pytest.mark.parametrize("block", [1, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_blocks(name: str, block: int) -> None:
@@ -157,12 +172,32 @@ def test_refused(choice: dict[str, Any], options: dict[str, Any], outputs: list[
         StreamingModel(net_of(transducer(choice, **options)), outputs)
 
 
-def test_words_that_end_with_the_last_frame(tmp_path: pathlib.Path) -> None:
-    """It is not known in a stream."""
-    (tmp_path / "words.txt").write_text("ab a b\nd d\n")
-    words = {"class": "word_scores", "from": "prev:output", "lexicon": str(tmp_path / "words.txt"), "blank": BLANK}
-    with pytest.raises(ConfigError, match="'output/scores' .*the last frame of a sequence ends a word"):
-        StreamingModel(net_of(transducer({"beam_size": 3}, words)), ["output"])
+@pytest.mark.slow
+@pytest.mark.usefixtures("words")
+def test_words_end_with_the_last_block() -> None:
+    """Only there the score of the end counts, and what is within a word is impossible."""
+    net = net_of(transducer({"beam_size": 4, "length_normalization": False}, {**WORDS, "lm": "words.arpa"}))
+    model, whole = StreamingModel(net, ["output"]), InferenceModel(net, ["output"])
+    assert model.waits_for_end
+    data, states = np.random.RandomState(1).normal(0, 2, (2, 5, 4)).astype("float32"), model.zero_states(2)
+    block = {"data": data, "data_size0": np.array([5, 5], "int32")}
+    expected = whole.expected(block)["output_scores"]
+    found = [model.expected({**block, **given})["output_scores"] for given in (model.at_end(states), states)]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+    assert (found[1] > expected).all()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("words")
+def test_words_begin_anew() -> None:
+    """After a pause, a sentence begins: no word goes on."""
+    model = StreamingModel(net_of(transducer({"beam_size": 2}, WORDS)), ["output"])
+    data = np.random.RandomState(3).normal(0, 1, (1, 4, 4)).astype("float32")
+    found = model.expected({"data": data, "data_size0": np.array([4], "int32"), **model.zero_states(1)})
+    states = {name: found[after] for name, after in model.states.items()}
+    anew = model.begun_anew(states, np.array([0], "int32"))
+    name = "state_output_scores"
+    assert states[name].any() and not np.asarray(anew[name]).any()
 
 
 @pytest.mark.slow

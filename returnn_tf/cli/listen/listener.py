@@ -15,7 +15,7 @@ from returnn_tf.cli.listen.posteriors import StreamedPosteriors, posteriors_of
 from returnn_tf.cli.listen.search import StreamedSearch
 from returnn_tf.cli.transcribe.audio import AudioPart
 from returnn_tf.cli.transcribe.job import joined
-from returnn_tf.cli.transcribe.recogniser import key_of_audio
+from returnn_tf.cli.transcribe.recogniser import config_with_words, key_of_audio
 from returnn_tf.cli.transcribe.sources import chosen_layer
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError, SearchError
@@ -62,6 +62,7 @@ class StreamingRecogniser:
         self, config: Config, *, layer: Optional[str] = None, data: Optional[str] = None, block: Optional[int] = None
     ) -> None:
         check_all_settings(config)
+        config = config_with_words(config, layer)
         self.audio = AudioOfConfig.find(config, data, _NAME)
         check_streams(self.audio.features)
         if self.audio.window > 1:
@@ -154,7 +155,7 @@ class Listener:
         updates = self._blocks()
         (rest,) = self._waiting
         if len(rest):
-            updates += self._block(rest)
+            updates += self._block(rest, ends=True)
         if self._utterance.spoken or not self._utterances:
             updates.append(self._close(self.seconds))
         return updates
@@ -165,16 +166,17 @@ class Listener:
 
     def _blocks(self) -> list[Update]:
         frames = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
-        size, updates = self._recogniser.network.block, []
-        while len(frames) >= size:
+        network, updates = self._recogniser.network, list[Update]()
+        size = network.block
+        while len(frames) >= size + network.held_back:
             updates += self._block(frames[:size])
             frames = frames[size:]
         self._waiting = [frames]
         return updates
 
-    def _block(self, frames: NDArray[Any]) -> list[Update]:
+    def _block(self, frames: NDArray[Any], *, ends: bool = False) -> list[Update]:
         network = self._recogniser.network
-        found, self._states = network.step(frames, self._states)
+        found, self._states = network.step(frames, self._states, ends=ends)
         self._frames += len(frames)
         self._utterance.add(found)
         updates = [Update(self._utterance.text(), self._reached())]

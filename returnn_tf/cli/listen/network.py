@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional
 
 import numpy as np
@@ -76,22 +77,28 @@ class BlockNetwork:
         ratio = max(1, round(self.ratio))
         return ratio * max(1, round(_SECONDS / (ratio * (frame_seconds or 0.01))))
 
+    @property
+    def held_back(self) -> int:
+        """Return the frames that have to wait for others or the end: those of one frame of the outputs, or none."""
+        return math.ceil(self.ratio) if self.model.waits_for_end else 0
+
     def begin(self) -> Values:
         """Return the states before the first block of a sequence."""
         return {name: tf.constant(value) for name, value in self.model.zero_states(1).items()}
 
-    def step(self, frames: NDArray[Any], states: Values) -> tuple[Values, Values]:
+    def step(self, frames: NDArray[Any], states: Values, *, ends: bool = False) -> tuple[Values, Values]:
         """Compute a block; may be called by several threads at once.
 
         :param frames: [frames, ...]; a multiple of `block`, unless they are the last ones
         :param states: after the block before
+        :param ends: whether these frames are the last ones
         :return: tensors by name, and the states after the block
         :raises DataError: an op fails, or states have grown too large
         """
         lens = np.array([len(frames)], "int32")
         given = {self._input: tf.constant(frames[None]), self._input + "_size0": tf.constant(lens)}
         try:
-            found = self._graph(**given, **states)
+            found = self._graph(**given, **(self.model.at_end(states) if ends else states))
         except tf.errors.OpError as exc:
             raise StepError(
                 "layer %r: a block of %d frames failed: %s" % (self._outputs.paths[0], len(frames), reason(exc))

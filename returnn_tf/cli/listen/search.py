@@ -60,8 +60,7 @@ class StreamedSearch(StreamOutputs):
         self.sources, self.ends = sources_name(graph.node), graph.ends
         labels = graph.node.output.sparse_dim
         assert labels is not None
-        self.labels = Labels(names.names(labels) or None)
-        self.transcriber = Transcriber(graph, self.labels, frame_seconds)
+        self.transcriber = Transcriber(graph, Labels(names.names(labels) or None), frame_seconds)
         self.without_times = why_without_times(graph, frame_seconds)
         if graph.times is not None and graph.times.kind is Times.PATH and graph.times.path == graph.node.path:
             self.without_pauses = "each frame has a label"
@@ -126,7 +125,7 @@ class _Searched(StreamedUtterance):
         return np.asarray(without_end(labels, self._source.ends))
 
     def text(self) -> str:
-        return " ".join(self._source.labels.words(self._labels()))
+        return " ".join(self._source.transcriber.labels.words(self._labels()))
 
     def hypotheses(self, frames: int) -> Sequence[Hypothesis]:
         every = [self._joined.values(entry) for entry in range(len(self._scores))]

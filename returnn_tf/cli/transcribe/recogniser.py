@@ -108,6 +108,20 @@ def dataset_of(
     return dataset
 
 
+def config_with_words(config: Config, layer: Optional[str]) -> Config:
+    """Return the config with lexicon, language model and hot words of its settings in a search by `choice`, if meant.
+
+    :param layer: of the search; None: that of the settings
+    :raises ConfigError: see `search_with_words`
+    """
+    settings = DecodingSettings(config)
+    if not any(map(settings.value, WORDS)):
+        return config
+    # How many hypotheses are written, and by how many threads, is also for other layers; there are no references.
+    others = ("decode_nbest", "decode_threads", "decode_reference")
+    return search_with_words(config, layer or settings.decode_layer, others) or config
+
+
 class Recogniser:
     """Recognises features of audio by a trained network.
 
@@ -120,11 +134,7 @@ class Recogniser:
 
     def __init__(self, config: Config, *, layer: Optional[str] = None, data: Optional[str] = None) -> None:
         check_all_settings(config)
-        if any(map(DecodingSettings(config).value, WORDS)):
-            name = layer or DecodingSettings(config).decode_layer
-            # How many hypotheses are written, and by how many threads, is also for other layers.
-            config = search_with_words(config, name, but=("decode_nbest", "decode_threads")) or config
-        self._config = config
+        self._config = config = config_with_words(config, layer)
         self.audio = AudioOfConfig.find(config, data, _NAME)
         plan = search_plan(config, [layer] if layer else [])
         path, outputs = chosen_layer(config, plan, LabelNames(plan, config, self.audio.dataset), layer, _NAME)

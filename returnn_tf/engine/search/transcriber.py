@@ -50,7 +50,8 @@ class Transcriber:
     """
 
     def __init__(self, graph: TranscriptGraph, labels: Labels, frame_seconds: Optional[float]) -> None:
-        self._labels = with_words_of_search(labels, graph.plan, graph.node)
+        #: The labels, and how they make up words.
+        self.labels = with_words_of_search(labels, graph.plan, graph.node)
         #: Seconds between the frames of the input; None: unknown.
         self.frame_seconds = frame_seconds
         self._options = graph.options
@@ -124,10 +125,10 @@ class Transcriber:
         if seconds is not None and frames[0] is None:
             self.spread.append(tag)
         pieces = [
-            timed_labels(self._labels.each(own), of_own, seconds, duration, sure)
+            timed_labels(self.labels.each(own), of_own, seconds, duration, sure)
             for own, of_own, sure in zip(labels, frames, confidence)
         ]
-        spans = [self._labels.spans(own) for own in labels]
+        spans = [self.labels.spans(own) for own in labels]
         words = [words_of(of_own, own) for of_own, own in zip(spans, pieces)]
         if sequence.scores is not None and len(sequence.scores) > 1 and not self._options.confidence.by_entropy:
             scores = [float(score) for score in sequence.scores[: len(labels)]]

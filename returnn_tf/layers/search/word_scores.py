@@ -154,6 +154,11 @@ class WordScoresLayer(Planned[WordScoresPlan]):
         data = source.replace(dtype=ctx.float_dtype, sparse_dim=None, vocab=None)
         return WordScoresPlan(data.with_axis(1, ctx.new_feature(size), feature=True), scores, lexicon, model)
 
+    @property
+    def needs_last_step(self) -> bool:
+        """Return whether sequences end by the last frame."""
+        return self.end_label is None
+
     def word_reader(self, scales: Mapping[str, float] = MappingProxyType({})) -> Optional[WordReader]:
         """Return what divides labels into the words of the lexicon; None without one."""
         changed: dict[str, Any] = dict(scales)
@@ -186,20 +191,17 @@ class WordScoresLayer(Planned[WordScoresPlan]):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit the op.
 
-        :raises ConfigError: frames come in blocks, but the last one would have to be known; see also `_model`
-        :raises DataError: see `_model`
+        :raises ConfigError, DataError: see `_model`
         """
         labels, before, scores = tf.cast(ctx.source(), tf.int32), ctx.loop_state("state"), self.plan.scores
-        lens, step = ctx.lowering.loop.lens, ctx.lowering.loop.index
-        if self.end_label is None and ctx.lowering.loop.continues:
-            raise CtcError(
-                "Layer %r (class 'word_scores'): the last frame of a sequence ends a word, but where frames come in "
-                "blocks, it is not known which one is the last. Leave the layer out." % ctx.node.path
-            )
-        left = 2 if lens is None or self.end_label is not None else lens - step  # steps, from this one on
+        loop = ctx.lowering.loop
+        left = 2 if loop.lens is None or not self.needs_last_step else loop.lens - loop.index  # steps, from this one on
         left = tf.broadcast_to(left, tf.shape(labels))
+        is_last = tf.equal(left, 1)
+        if loop.is_last_block is not None:
+            is_last = tf.logical_and(is_last, loop.is_last_block)
         model, scales = self._model(ctx.node.path), ctx.scales(*SCALES)
-        after, added = scores.step(model, labels, tf.equal(left, 1), before, **scales)
+        after, added = scores.step(model, labels, is_last, before, **scales)
         ctx.set_loop_state("state", after)
         added = tf.where(left[:, None] > 0, added, 0.0)  # what follows the end of a shorter sequence is no label of it
         return tf.cast(added, ctx.float_dtype)
