@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -84,7 +85,7 @@ class CacheEntry:
         with open(built, "rb") as f:
             checksum = hashlib.sha256(f.read()).hexdigest()
             os.fsync(f.fileno())
-        for old in (self.manifest, self.library + _TESTED):
+        for old in (self.manifest, *self._notes()):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(old)
         close_to_others(built)
@@ -125,12 +126,20 @@ class CacheEntry:
         :return: bytes of what was removed
         """
         size = 0
-        for path in (self.manifest, self.library + _TESTED, self.library):
+        for path in (self.manifest, *self._notes(), self.library):
             with contextlib.suppress(FileNotFoundError):
                 size += os.path.getsize(path)
                 os.remove(path)
         self.remove_leftovers()
         return size
+
+    def _notes(self) -> list[str]:
+        """Return the files on how the library was tested and tried out, on the CPU and on the cards of machines."""
+        return glob.glob(glob.escape(self.library) + ".*")
+
+    def has_remains(self) -> bool:
+        """Return whether there are parts of a library, of a process that was killed or a disk that was full."""
+        return any(name != LOCK for name in os.listdir(self.folder))
 
     def remove_leftovers(self) -> None:
         """Remove files of processes that were killed while compiling. Requires the lock."""
@@ -227,12 +236,24 @@ def clean(folder: str) -> tuple[int, int]:
     return count, size
 
 
-def was_tested(library: str) -> bool:
-    """Return whether the library is recorded to have passed its self-test."""
-    return os.path.exists(library + _TESTED)
+def was_tested(library: str, card: str = "") -> bool:
+    """Return whether the library is recorded to have passed its self-test.
+
+    :param card: the GPUs on which it has to have passed, see `returnn_tf.native.gpu.card.card_in_use`
+    """
+    return os.path.exists(note_for(library, _TESTED, card))
 
 
-def note_tested(library: str) -> None:
+def note_tested(library: str, card: str = "") -> None:
     """Record that the library has passed its self-test. If that fails, each process repeats the cheap test."""
-    with contextlib.suppress(OSError), open(library + _TESTED, "w", encoding="utf8"):
-        pass
+    with contextlib.suppress(OSError), open(note_for(library, _TESTED, card), "w", encoding="utf8") as f:
+        f.write(card)
+
+
+def note_for(library: str, suffix: str, card: str = "") -> str:
+    """Return the path of a file beside a library that holds something about it.
+
+    :param suffix: what it holds, ".tested"
+    :param card: the GPUs for which it holds; "" for the CPU
+    """
+    return library + suffix + ("-" + hashlib.sha256(card.encode()).hexdigest()[:16] if card else "")

@@ -12,6 +12,7 @@ Layers call ``layer_norm(x, scale, shift, epsilon)``, and neither know nor ask w
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, Callable, TypeVar, cast
 
 Op = TypeVar("Op", bound=Callable[..., Any])
@@ -34,3 +35,8 @@ def form(run: Callable[..., Any], *, where: Callable[..., Any]) -> Callable[[Op]
         return cast(Op, choose)
 
     return declare
+
+
+def plain_form(op: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the form in plain TensorFlow of an op with several ones."""
+    return cast(Callable[..., Any], inspect.unwrap(op))

@@ -14,6 +14,7 @@ from returnn_tf.native.build import build
 from returnn_tf.native.cache import note_tested, was_tested
 from returnn_tf.native.comparison import exact_products
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu.card import card_in_use
 from returnn_tf.native.gpu.gpu_test import passes_on_gpus
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.sources import OPS, SelfTest
@@ -113,17 +114,18 @@ def load(name: str, self_test: SelfTest) -> Any:
     path, _ = build(OPS[name])
     ops = load_library(path)
     _paths[name] = path
+    cpu, *gpus = devices(name)
+    card = card_in_use() if gpus else ""
     # Not only if this process compiled it: a process that failed the test, or was killed before it, left the file.
-    if not was_tested(path):
+    if not was_tested(path, card):
         # In a separate thread: the first use is during tracing, possibly with a stopped gradient tape.
         with ThreadPoolExecutor(1) as thread:
-            cpu, *gpus = devices(name)
             thread.submit(run_test_on, cpu, ops, self_test).result()
             if gpus and not passes_on_gpus(name, path, [gpu.name for gpu in tf.config.get_visible_devices("GPU")]):
                 log.write(3, "Another process cannot use the GPU: the native op %s is tested in this one." % name)
                 for gpu in gpus:
                     thread.submit(run_test_on, gpu, ops, self_test).result()
-        note_tested(path)
+        note_tested(path, card)
     return ops
 
 
@@ -157,9 +159,14 @@ def _op_types(ops: Any) -> set[str]:
     return {name for name, value in vars(ops).items() if getattr(value, "__module__", None) == ops.__name__}
 
 
+def library_path(name: str) -> str:
+    """Return the file of an op that `load` or `native_op` has loaded."""
+    return _paths[name]
+
+
 def c_library(name: str) -> ctypes.CDLL:
     """Return the C interface of an op that `load` or `native_op` has loaded."""
-    return ctypes.CDLL(_paths[name])
+    return ctypes.CDLL(library_path(name))
 
 
 def load_library(path: str) -> Any:

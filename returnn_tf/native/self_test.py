@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 from returnn_tf.logging.log import log
-from returnn_tf.native.library import devices, examine
+from returnn_tf.native.gpu.card import card_in_use
+from returnn_tf.native.library import devices, examine, library_path
+from returnn_tf.native.measured import verdicts
 from returnn_tf.native.product import reason_not_used
 from returnn_tf.native.sources import OPS
 
@@ -25,6 +27,9 @@ def main() -> int:
         unused = reason_not_used() if name == "product" and not failure else ""
         text = failure or " on ".join(["ok", *([", ".join(["CPU", *gpus])] if gpus else [])])
         print("%s: %s%s" % (name, text, " (not used: %s)" % unused if unused else ""), flush=True)
+        if gpus and not failure:
+            for kind, verdict in verdicts(library_path(name), card_in_use()).items():
+                print("  %s: %s" % (kind, verdict.text), flush=True)
         failed = failed or bool(failure)
     return 1 if failed else 0
 

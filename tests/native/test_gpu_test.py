@@ -21,6 +21,9 @@ from tests.waiting import LONG
 GPU = "/physical_device:GPU:0"
 
 
+CARD = "H200, driver 1"
+
+
 class Gpu:
     name = GPU
 
@@ -36,6 +39,7 @@ def on_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "devices", lambda name: ["CPU:0", "GPU:0"])
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [Gpu()])
     monkeypatch.setattr(library, "_has_kernels", lambda name: True)
+    monkeypatch.setattr(library, "card_in_use", lambda: CARD)
     return str(path)
 
 
@@ -44,7 +48,7 @@ def child(monkeypatch):
     """Set the code that runs in place of the process."""
 
     def runs(code, seconds=LONG):
-        monkeypatch.setattr(gpu_test, "_command", lambda *args: [sys.executable, "-c", code])
+        monkeypatch.setattr(gpu_test, "python_command", lambda *args: [sys.executable, "-c", code])
         monkeypatch.setattr(gpu_test.passes_on_gpus, "__defaults__", (seconds,))
 
     return runs
@@ -66,7 +70,7 @@ def test_one_warning_and_the_plain_form(on_gpu, child, caplog, code, message):
     assert [record.getMessage() for record in caplog.records] == [
         "The native op lstm cannot be used; falling back to plain TensorFlow, which is slower: %s." % message
     ]
-    assert not was_tested(on_gpu)
+    assert not was_tested(on_gpu, CARD)
 
 
 def test_a_kernel_that_hangs(on_gpu, child, monkeypatch, caplog):
@@ -81,14 +85,25 @@ def test_a_kernel_that_hangs(on_gpu, child, monkeypatch, caplog):
     child("import time; time.sleep(1000)", seconds=0.3)
     assert library.native_op("lstm", lambda ops: None) is None
     assert "slower: on the GPU: its test did not end within 0.3 seconds." in caplog.text
-    assert not was_tested(on_gpu)
+    assert not was_tested(on_gpu, CARD)
     assert [process.returncode for process in started] == [-signal.SIGKILL]
 
 
 def test_good(on_gpu, child):
     child("raise SystemExit(0)")
     library.load("lstm", lambda ops: None)
-    assert was_tested(on_gpu)
+    assert was_tested(on_gpu, CARD) and not was_tested(on_gpu)
+
+
+def test_each_card_and_driver_is_tested(on_gpu, child, monkeypatch):
+    """What passed on another one says nothing."""
+    tests = []
+    for card in (CARD, CARD, "H200, driver 2", "A100, driver 1"):
+        child("open(%r, 'a').write('x')" % (on_gpu + "-runs"))
+        monkeypatch.setattr(library, "card_in_use", lambda card=card: card)
+        library.load("lstm", lambda ops: tests.append(card))  # noqa: B023 (run at once)
+    assert tests == [CARD, "H200, driver 2", "A100, driver 1"]
+    assert pathlib.Path(on_gpu + "-runs").read_text() == "xxx"
 
 
 def test_a_gpu_for_one_process_only(on_gpu, child):
@@ -97,7 +112,7 @@ def test_a_gpu_for_one_process_only(on_gpu, child):
     devices = []
     with pytest.raises(NativeOpError, match="on GPU:0: wrong results"):
         library.load("lstm", lambda ops: devices.append(1) or len(devices) < 2 or _wrong())
-    assert len(devices) == 2 and not was_tested(on_gpu)
+    assert len(devices) == 2 and not was_tested(on_gpu, CARD)
 
 
 def _wrong():

@@ -57,6 +57,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
         ["after_product", "cross_entropy", "dense", "many_labels", "normalize", "sampled_loss", "signal"],
         ["product", "sequence"],
         ["cells"],
+        ["all_trials"],
     ],
     "layers": [
         ["shared"],
@@ -109,6 +110,7 @@ DEFERRED = {
     "sherpa_onnx",
     "ctranslate2",
     "tf2onnx",
+    "torch",
     "sentencepiece",
     "unidecode",
     "scipy",

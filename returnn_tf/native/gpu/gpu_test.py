@@ -17,6 +17,10 @@ NO_GPU = 3
 _SECONDS = 120.0
 
 
+class NoGpuError(NativeOpError):
+    """A process could not use the GPUs, which says nothing about an op."""
+
+
 def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float = _SECONDS) -> bool:
     """Run the self-test of an op on GPUs.
 
@@ -27,11 +31,28 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
     :return: False if the GPUs could not be used, so that the op was not tested
     :raises NativeOpError: the op gives wrong results there, hangs or crashes
     """
+    code = "from returnn_tf.native.gpu_test_process import run; run()"
+    try:
+        output_of_child(code, [name, os.path.abspath(library), *gpus], seconds)
+    except NoGpuError:
+        return False
+    return True
+
+
+def output_of_child(code: str, arguments: Sequence[str], seconds: float) -> str:
+    """Run a Python process that uses GPUs, and return its output.
+
+    :param code: what it runs; it exits when its input closes, and with `NO_GPU` if it can't use the GPUs
+    :param arguments: its ``sys.argv[1:]``
+    :param seconds: time limit
+    :raises NoGpuError: it can't use the GPUs
+    :raises NativeOpError: it hangs, crashes or fails; the text has the last line that it printed
+    """
     read, write = os.pipe()
     try:
         # it exits when the pipe closes, i.e. with this process
         process = subprocess.Popen(
-            _command(name, os.path.abspath(library), gpus), stdin=read, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            python_command(code, *arguments), stdin=read, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, errors="replace",
         )  # fmt: skip
         try:
@@ -48,13 +69,11 @@ def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float 
     finally:
         os.close(read)
         os.close(write)
-    if process.returncode in (0, NO_GPU):
-        return process.returncode == 0
+    if process.returncode == 0:
+        return output
     said = (output.strip() or errors.strip() or "no message").splitlines()[-1]
+    if process.returncode == NO_GPU:
+        raise NoGpuError(said)
     if process.returncode < 0:
         raise NativeOpError("on the GPU: its test was ended by %s (%s)" % (signal_name(-process.returncode), said))
     raise NativeOpError(said)
-
-
-def _command(name: str, library: str, gpus: Sequence[str]) -> list[str]:
-    return python_command("from returnn_tf.native.gpu_test_process import run; run()", name, library, *gpus)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.gru import gru_ops, native_gru
+from returnn_tf.native.measured import pays
+from returnn_tf.native.trial import Case, Size, Trial, draw, in_type, ragged
 from returnn_tf.ops.activations import ActivationOption, get_activation
 from returnn_tf.ops.cells.base import INITIALIZERS_OF_LAYER, Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.ops.cells.time_axis import zero_padding
 from returnn_tf.ops.rounded import side_by_side, times
 from returnn_tf.util.lazy_tf import tf
 
@@ -72,10 +76,29 @@ class Gru(Cell):
 
     def native_kernel(self, dtype: tf.DType) -> Optional[Kernel]:
         """Return the native GRU."""
-        return self._run_native if self.opts.activation == "tanh" and gru_ops(dtype) is not None else None
+        is_there = self.opts.activation == "tanh" and gru_ops(dtype) is not None
+        return self._run_native if is_there and pays(GRU_TRIAL, self.n_out, dtype) else None
 
     def _run_native(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
         z, (h0,) = frames.z, frames.state
         w_gates, w_candidate = self.prepare(params, batch=frames.batch, seed=frames.seed)
         h, last = native_gru(gru_ops(z.dtype), z, w_gates, w_candidate, h0, frames.ends, reverse=frames.reverse)
         return h, (last,)
+
+
+def _case(size: Size) -> Case:
+    n = size.width
+    inputs = draw(
+        (0.5, (size.frames, size.batch, 3 * n)), (n**-0.5, (n, 2 * n)), (n**-0.5, (n, n)), (0.5, (size.batch, n))
+    )
+    lengths = ragged(size)
+
+    def plain(z: tf.Tensor, w_gates: tf.Tensor, w_candidate: tf.Tensor, h0: tf.Tensor) -> list[tf.Tensor]:
+        params = {"gru_cell/gates/kernel": w_gates, "gru_cell/candidate/kernel": w_candidate}
+        h, (last,) = Gru(n, 0).step_loop(params, CellFrames(z, tf.constant(lengths), (h0,)))
+        return [zero_padding(h, lengths), last]
+
+    return Case(inputs, in_type(partial(native_gru, lengths=lengths), size.dtype), plain)
+
+
+GRU_TRIAL = Trial("gru", "gru", __name__, "GRU_TRIAL", _case, "units", dtypes=("float32", "bfloat16", "float16"))

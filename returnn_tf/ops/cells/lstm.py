@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
+from returnn_tf.native.measured import pays
+from returnn_tf.native.trial import Case, Size, Trial, draw, in_type, ragged
 from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State, drop_rate, dropout
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell
+from returnn_tf.ops.cells.time_axis import zero_padding
 from returnn_tf.ops.rounded import times
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
@@ -57,7 +61,8 @@ class LstmCell(Cell):
 
     def native_kernel(self, dtype: tf.DType) -> Optional[Kernel]:
         """Return the native LSTM."""
-        return self._run_native if self.is_plain and lstm_ops(dtype) is not None else None
+        is_there = self.is_plain and lstm_ops(dtype) is not None
+        return self._run_native if is_there and pays(LSTM_TRIAL, self.n_out, dtype) else None
 
     def _run_native(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
         z, (c0, h0) = frames.z, frames.state
@@ -254,3 +259,19 @@ def _backward(  # type: ignore[no-untyped-def]
     dz = dz_array.stack()[1:]
     dz.set_shape([None, None, 4 * n])
     return dz, dc0, dh0
+
+
+def _case(size: Size) -> Case:
+    n, state = size.width, (size.batch, size.width)
+    inputs = draw((0.5, (size.frames, size.batch, 4 * n)), (n**-0.5, (n, 4 * n)), (0.5, state), (0.5, state))
+    lengths = ragged(size)
+
+    def plain(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> list[tf.Tensor]:
+        c, h = lstm_loop(z, w_re, c0, h0)
+        frames = CellFrames(z, tf.constant(lengths), (c0, h0))
+        return [zero_padding(h[1:], lengths), frames.last(c), frames.last(h)]
+
+    return Case(inputs, in_type(partial(native_lstm, lengths=lengths), size.dtype), plain)
+
+
+LSTM_TRIAL = Trial("lstm", "lstm", __name__, "LSTM_TRIAL", _case, "units", dtypes=("float32", "bfloat16", "float16"))

@@ -19,9 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from returnn_tf.native.dispatch import form
 from returnn_tf.native.library import has_type
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
+from returnn_tf.native.measured import pays
+from returnn_tf.native.trial import Case, Size, Trial, draw, in_type
 from returnn_tf.util.lazy_tf import tf
 
 GATES = 5
@@ -142,12 +146,17 @@ def _straight(x: Any, height: Any, width: Any) -> Any:
     return tf.transpose(rows, [2, 3, 0, 1, 4])
 
 
-def mdlstm_ops_for(dtype: Any) -> Any:
-    """Return the native ops if they have this type."""
-    return has_type("mdlstm", dtype) and mdlstm_ops()
+def mdlstm_ops_for(z: Any, left: Any) -> Any:
+    """Return the native ops if they have this type, and are used for this number of units.
+
+    :param z: projected input of a direction [..., 5 n]
+    :param left: its weights for the pixel to the left [n, 5 n]
+    """
+    ops = has_type("mdlstm", z.dtype) and mdlstm_ops()
+    return ops if ops and pays(MDLSTM_TRIAL, left.shape[0], z.dtype) else None
 
 
-@form(native_mdlstm, where=lambda z, *_, **__: mdlstm_ops_for(z[0].dtype))
+@form(native_mdlstm, where=lambda z, left, *_, **__: mdlstm_ops_for(z[0], left[0]))
 def run_mdlstm(
     z: Sequence[Any],
     left: Sequence[Any],
@@ -160,3 +169,26 @@ def run_mdlstm(
 ) -> list[Any]:
     """Run all directions; the parameters are those of `mdlstm`."""
     return mdlstm(z, left, up, heights, widths, flips, stable=stable)
+
+
+#: Rows of the images of the trial; their columns are its frames.
+_HEIGHT = 10
+
+
+def _case(size: Size) -> Case:
+    n, shape = size.width, (size.batch, _HEIGHT, size.frames)
+    inputs = draw((0.5, (*shape, 5 * n)), (0.5 * n**-0.5, (n, 5 * n)), (0.5 * n**-0.5, (n, 5 * n)))
+    heights, widths = (np.linspace(most, (most + 1) // 2, size.batch).astype("int32") for most in shape[1:])
+
+    def native(ops: Any, z: Any, left: Any, up: Any) -> list[Any]:
+        return native_mdlstm(ops, [z], [left], [up], heights, widths, [(False, True)])
+
+    def plain(z: Any, left: Any, up: Any) -> list[Any]:
+        return mdlstm([z], [left], [up], tf.constant(heights), tf.constant(widths), [(False, True)])
+
+    return Case(inputs, in_type(native, size.dtype), plain)
+
+
+MDLSTM_TRIAL = Trial(
+    "mdlstm", "mdlstm", __name__, "MDLSTM_TRIAL", _case, "units", (16, 64, 128), ("float32", "bfloat16", "float16")
+)

@@ -68,7 +68,7 @@ def _by_mdlstm(ops: Any, z_source: Any, z_target: Any, source_lens: Any, weights
     return pooled_image(h, source_lens, pooling)
 
 
-@form(_by_mdlstm, where=lambda z_source, *_: mdlstm_ops_for(z_source.dtype))
+@form(_by_mdlstm, where=lambda z_source, _, __, weights, *___: mdlstm_ops_for(z_source, weights.left))
 def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: TwoDLstmWeights, pooling: str) -> Any:
     """Compute the whole grid, pooled over the source, in a loop over anti-diagonals, whose cells are independent.
 

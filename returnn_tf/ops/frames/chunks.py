@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
-from returnn_tf.native.dispatch import form
+from returnn_tf.native.dispatch import form, plain_form
+from returnn_tf.native.measured import pays
+from returnn_tf.native.trial import Case, Size, Trial, draw
 from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.ops.frames.windows import axis_slice
@@ -18,7 +20,14 @@ def chunk_count(frames: Any, size: int, step: int) -> Any:
 
 
 def _ops_for(x: Any, *_: Any) -> Any:
-    return x.dtype == tf.float32 and chunk_ops()
+    ops = x.dtype == tf.float32 and chunk_ops()
+    return ops if ops and pays(CHUNK_TRIAL, _width(x), x.dtype) else None
+
+
+def _width(x: Any) -> Optional[int]:
+    """Return the numbers of a frame, the product of the axes after the second one, if it is known."""
+    number: Optional[int] = x.shape[2:].num_elements()
+    return number
 
 
 @form(native_chunk, where=_ops_for)
@@ -60,3 +69,21 @@ def unchunk(chunks: Any, frames: Any, size: int, step: int) -> Any:
     first, last = tf.maximum(-(-(t - size + 1) // step), 0), tf.minimum(t // step, count - 1)
     covered = tf.reshape(tf.cast(tf.maximum(last - first + 1, 1), y.dtype), [-1] + [1] * (y.shape.rank - 1))
     return axis_slice(y / covered, 0, 0, frames)
+
+
+def _case(size: Size) -> Case:
+    inputs = draw((1.0, (4 * size.frames, size.batch, size.width)))
+    cut = 50, 25
+
+    def native(ops: Any, x: Any) -> list[Any]:
+        chunks = native_chunk(ops, x, *cut)
+        return [chunks, native_unchunk(ops, chunks * chunks, tf.shape(x)[0], *cut)]
+
+    def plain(x: Any) -> list[Any]:
+        chunks = plain_form(chunk)(x, *cut)
+        return [chunks, plain_form(unchunk)(chunks * chunks, tf.shape(x)[0], *cut)]
+
+    return Case(inputs, native, plain)
+
+
+CHUNK_TRIAL = Trial("chunk", "chunk", __name__, "CHUNK_TRIAL", _case, "features", (40, 512))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 from returnn_tf.native.decoding import align as native
 from returnn_tf.native.dispatch import form
+from returnn_tf.native.measured import pays
+from returnn_tf.native.trial import Trial
+from returnn_tf.ops.sequence import alignment_trials as trials
 from returnn_tf.ops.sequence import fast_bw, fsa
 from returnn_tf.ops.sequence.ctc_variants import ctc_variant
 from returnn_tf.ops.sequence.fast_bw import Topology
@@ -14,8 +17,14 @@ from returnn_tf.ops.sequence.transducer import transducer_loss
 from returnn_tf.util.lazy_tf import tf
 
 
-def _ops_for(scores: Any, *_: Any, max_approx: bool = False, **__: Any) -> Any:
-    return scores.dtype == tf.float32 and not max_approx and native.align_ops()
+def _where(trial: Trial) -> Callable[..., Any]:
+    """Return what tells whether the native form of a function applies."""
+
+    def ops_for(scores: Any, *_: Any, max_approx: bool = False, **__: Any) -> Any:
+        ops = scores.dtype == tf.float32 and not max_approx and native.align_ops()
+        return ops if ops and pays(trial, scores.shape[-1], scores.dtype) else None
+
+    return ops_for
 
 
 def _int32(x: Any) -> Any:
@@ -37,7 +46,8 @@ def _edges(acceptors: Acceptors) -> Any:
 
 
 @form(
-    lambda ops, x, lens, states: native.native_soft_alignment(ops, x, _int32(lens), **_states(states)), where=_ops_for
+    lambda ops, x, lens, states: native.native_soft_alignment(ops, x, _int32(lens), **_states(states)),
+    where=_where(trials.SOFT_TRIAL),
 )
 def soft_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any]:
     """Compute the soft alignment of `fast_bw.soft_alignment`, by the native op where it can be used."""
@@ -45,7 +55,8 @@ def soft_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any
 
 
 @form(
-    lambda ops, x, lens, states: native.native_best_alignment(ops, x, _int32(lens), **_states(states)), where=_ops_for
+    lambda ops, x, lens, states: native.native_best_alignment(ops, x, _int32(lens), **_states(states)),
+    where=_where(trials.BEST_TRIAL),
 )
 def best_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any]:
     """Compute the best alignment of `fast_bw.best_alignment`, by the native op where it can be used."""
@@ -53,14 +64,18 @@ def best_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any
 
 
 @form(
-    lambda ops, x, lens, found: native.native_acceptor_alignment(ops, x, _int32(lens), **_edges(found)), where=_ops_for
+    lambda ops, x, lens, found: native.native_acceptor_alignment(ops, x, _int32(lens), **_edges(found)),
+    where=_where(trials.ACCEPTOR_TRIAL),
 )
 def acceptor_alignment(scores: Any, lens: Any, acceptors: Acceptors) -> tuple[Any, Any]:
     """Compute the soft alignment with an acceptor per sequence, by the native op where it can be used."""
     return fsa.soft_alignment_of_acceptors(scores, lens, acceptors)
 
 
-@form(lambda ops, x, lens, found: native.native_acceptor_path(ops, x, _int32(lens), **_edges(found)), where=_ops_for)
+@form(
+    lambda ops, x, lens, found: native.native_acceptor_path(ops, x, _int32(lens), **_edges(found)),
+    where=_where(trials.ACCEPTOR_PATH_TRIAL),
+)
 def acceptor_path(scores: Any, lens: Any, acceptors: Acceptors) -> tuple[Any, Any]:
     """Compute the best path through an acceptor per sequence, by the native op where it can be used."""
     return fsa.best_path_of_acceptors(scores, lens, acceptors)
@@ -70,7 +85,7 @@ def _native_transducer(ops: Any, scores: Any, lens: Any, labels: Any, label_lens
     return native.native_transducer(ops, scores, _int32(lens), _int32(labels), _int32(label_lens), **options)
 
 
-@form(_native_transducer, where=_ops_for)
+@form(_native_transducer, where=_where(trials.TRANSDUCER_TRIAL))
 def transducer(
     scores: Any,
     lens: Any,
@@ -105,7 +120,7 @@ def _native_ctc(
     )  # fmt: skip
 
 
-@form(_native_ctc, where=_ops_for)
+@form(_native_ctc, where=_where(trials.CTC_TRIAL))
 def ctc(
     logits: Any,
     lens: Any,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Callable, Optional
 
-from returnn_tf.native.dispatch import form
+from returnn_tf.native.dispatch import form, plain_form
+from returnn_tf.native.measured import pays
 from returnn_tf.native.scans.scan import native_scan, scan_ops
+from returnn_tf.native.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -43,7 +46,13 @@ def _native(
     return native_scan(ops, a, b, h0, ends, reverse=reverse)
 
 
-@form(_native, where=lambda a, b, *_: scan_ops(b[0].dtype))
+def _ops_for(_: Parts, b: Parts, *__: Any) -> Any:
+    ops = scan_ops(b[0].dtype)
+    trial = SCAN_TRIAL if len(b) == 1 else COMPLEX_SCAN_TRIAL
+    return ops if ops and pays(trial, b[0].shape[-1], b[0].dtype) else None
+
+
+@form(_native, where=_ops_for)
 def recurrence_of_parts(
     a: Parts, b: Parts, h0: Parts, lengths: Optional[tf.Tensor] = None, reverse: bool = False
 ) -> tuple[Parts, Parts]:
@@ -141,3 +150,30 @@ def _doubling(a: Parts, b: Parts, reverse: bool) -> Parts:
     shapes = [x.shape for x in (*a, *b)]
     loop = tf.while_loop(lambda shift, *_: shift < n_frames, double, (tf.constant(1), *a, *b), parallel_iterations=1)
     return tuple(loop[1 + parts :])
+
+
+def _case(parts: int, size: Size) -> Case:
+    frames = (size.frames, size.batch, size.width)
+    inputs = draw(*[(0.5, frames)] * (2 * parts), *[(0.5, frames[1:])] * parts)
+    lengths = ragged(size)
+
+    def native(ops: Any, *arrays: tf.Tensor) -> list[tf.Tensor]:
+        a, b, h0 = _three(arrays)
+        h, last = native_scan(ops, a, b, h0, tf.constant(lengths))
+        return [*h, *last]
+
+    def plain(*arrays: tf.Tensor) -> list[tf.Tensor]:
+        h, last = plain_form(recurrence_of_parts)(*_three(arrays), tf.constant(lengths))
+        return [*h, *last]
+
+    return Case(inputs, native, plain)
+
+
+def _three(arrays: Parts) -> tuple[Parts, Parts, Parts]:
+    """Return factors, terms and initial state, of a third of the arrays each."""
+    parts = len(arrays) // 3
+    return arrays[:parts], arrays[parts : 2 * parts], arrays[2 * parts :]
+
+
+SCAN_TRIAL = Trial("real scan", "scan", __name__, "SCAN_TRIAL", partial(_case, 1), "units")
+COMPLEX_SCAN_TRIAL = Trial("complex scan", "scan", __name__, "COMPLEX_SCAN_TRIAL", partial(_case, 2), "units")

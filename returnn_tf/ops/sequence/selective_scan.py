@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Optional
 
-from returnn_tf.native.dispatch import form
+from returnn_tf.native.dispatch import form, plain_form
+from returnn_tf.native.measured import pays
 from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
+from returnn_tf.native.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.sequence.linear_recurrence import linear_recurrence
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
@@ -31,7 +34,12 @@ def _native(
     return native_selective_scan(ops, x, delta, a, b, c, d, h0, ends)
 
 
-@form(_native, where=lambda x, *_: selective_scan_ops(x.dtype))
+def _ops_for(x: tf.Tensor, *_: Any) -> Any:
+    ops = selective_scan_ops(x.dtype)
+    return ops if ops and pays(SELECTIVE_SCAN_TRIAL, x.shape[-1], x.dtype) else None
+
+
+@form(_native, where=_ops_for)
 def selective_scan(
     x: tf.Tensor,
     delta: tf.Tensor,
@@ -134,3 +142,27 @@ def _by_chunks(*arrays: tf.Tensor) -> Result:
 
     y, h_last = run(*arrays)
     return y, h_last
+
+
+#: States per channel in the trial, as in Mamba.
+_STATES = 16
+
+
+def _case(size: Size) -> Case:
+    frames, n = (size.frames, size.batch), size.width
+    shapes = [(*frames, n), (*frames, n), (_STATES, n), (*frames, _STATES), (*frames, _STATES), (n,)]
+    inputs = draw(*((0.5, shape) for shape in [*shapes, (size.batch, _STATES, n)]))
+    lengths = ragged(size)
+
+    def of(form: Callable[..., Result], x: tf.Tensor, delta: tf.Tensor, a: tf.Tensor, *others: tf.Tensor) -> Result:
+        return form(x, delta * delta, -a * a, *others, tf.constant(lengths))
+
+    def native(ops: Any, *arrays: tf.Tensor) -> Result:
+        return of(partial(native_selective_scan, ops), *arrays)
+
+    return Case(inputs, native, partial(of, plain_form(selective_scan)))
+
+
+SELECTIVE_SCAN_TRIAL = Trial(
+    "selective scan", "selective_scan", __name__, "SELECTIVE_SCAN_TRIAL", _case, "channels", (64, 512)
+)
