@@ -80,7 +80,8 @@ def build(op: NativeOp) -> tuple[str, bool]:
     with entry.lock() as alone:
         if entry.is_whole():  # built by another process meanwhile
             return entry.library, False
-        log.write(3, "Compiling the native op %s for this machine, once ..." % op.name)
+        again = ", as the one in the cache is damaged or incomplete" if alone and entry.has_remains() else ", once"
+        log.write(3, "Compiling the native op %s for this machine%s ..." % (op.name, again))
         try:
             if alone:
                 entry.remove_leftovers()

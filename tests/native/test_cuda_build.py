@@ -155,6 +155,44 @@ def test_an_nvcc_that_does_not_work_is_passed_over(tiny, monkeypatch):
         find_cuda_toolchain(["sm_90"])
 
 
+@pytest.mark.parametrize(
+    "wanted, version, told", [("12", "12.3", 0), ("13", "13.0", 0), ("11", "12.3", 1), ("", "12.3", 0)]
+)
+def test_nvcc_of_the_release_of_tensorflow_is_preferred(tiny, monkeypatch, wanted, version, told):
+    """Else the first one is taken, and the log says so once."""
+    monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: {"cuda_version": wanted and wanted + ".1"})
+    lines = []
+    monkeypatch.setattr(cuda_toolchain.log, "write", lambda level, text: lines.append(text))
+    cuda_toolchain._tell_release.cache_clear()
+    fake_nvcc(tiny / "thirteen", "13.0")
+    places = [[str(tiny / name / "bin" / "nvcc")] for name in ("cuda", "thirteen")]
+    monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter(places))
+    for _ in range(2):
+        assert find_cuda_toolchain(["sm_90"]).version == "nvcc V%s.1" % version
+    text = (
+        "No nvcc of CUDA 11, which is TensorFlow's, was found: native ops are compiled by nvcc V12.3.1, with its CUDA"
+    )
+    assert [line.startswith(text) for line in lines] == [True] * told
+
+
+@pytest.mark.parametrize("remains", ["build-1234/0.o", "rtf_tiny.so", ""])
+def test_the_remains_of_an_interrupted_compiler(tiny, monkeypatch, remains):
+    """The op is compiled again, the log says why, and nothing of them stays."""
+    path, _ = build(TINY)
+    folder = pathlib.Path(path).parent
+    os.remove(folder / "manifest.json")
+    os.remove(path)
+    if remains:
+        (folder / remains).parent.mkdir(exist_ok=True)
+        (folder / remains).write_text("half")
+    lines = []
+    monkeypatch.setattr(build_module.log, "write", lambda level, text: lines.append(text))
+    assert build(TINY) == (path, True)
+    why = "as the one in the cache is damaged or incomplete" if remains else "once"
+    assert lines == ["Compiling the native op tiny for this machine, %s ..." % why]
+    assert sorted(os.listdir(folder)) == ["lock", "manifest.json", "rtf_tiny.so"]
+
+
 def test_a_gpu_that_nvcc_does_not_know(tiny, monkeypatch):
     only = [str(tiny / "cuda" / "bin" / "nvcc")]
     monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter([only]))

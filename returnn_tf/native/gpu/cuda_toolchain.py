@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
@@ -10,6 +11,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from returnn_tf.logging.log import log
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import command_in, output_of
 from returnn_tf.util.lazy_tf import tf
@@ -85,7 +87,9 @@ def visible_archs() -> tuple[str, ...]:
 
 
 def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
-    """Return the first nvcc that runs and supports the GPUs.
+    """Return the first nvcc that runs and supports the GPUs, preferably one of TensorFlow's release of CUDA.
+
+    One of another release will do, with a line in the log: the ops have a CUDA runtime of their own.
 
     :param archs: as "sm_90"
     :raises NativeOpError: there is none; the text says why each candidate was rejected
@@ -94,6 +98,8 @@ def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
         if not _ARCH.match(arch):
             raise NativeOpError("%r is not a GPU architecture; expected e.g. sm_90" % arch)
     failures = []
+    wanted = _release_of_tensorflow()
+    others = []
     for command in nvcc_candidates():
         try:
             version = nvcc_version(command)
@@ -103,8 +109,15 @@ def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
             continue
         unknown = [arch for arch in archs if arch not in known]
         if not unknown:
-            return CudaToolchain(tuple(command), version, tuple(sorted(archs, key=_number)))
+            found = CudaToolchain(tuple(command), version, tuple(sorted(archs, key=_number)))
+            if wanted in ("", release_of(version)):
+                return found
+            others.append(found)
+            continue
         failures.append("%s (%s) does not compile for %s" % (" ".join(command), version, ", ".join(unknown)))
+    if others:
+        _tell_release(others[0].version, wanted)
+        return others[0]
     raise NativeOpError("; ".join([*failures, _FIX]) if failures else "the CUDA compiler nvcc was not found; " + _FIX)
 
 
@@ -133,6 +146,23 @@ def nvcc_version(command: Sequence[str]) -> str:
     lines = [line.strip() for line in output_of([*command, "--version"]).splitlines() if line.strip()]
     release = [line.rpartition(", ")[2] for line in lines if "release" in line]
     return "nvcc %s" % (release[0] if release else lines[-1] if lines else "without a version")
+
+
+def release_of(version: str) -> str:
+    """Return the major release of CUDA in what `nvcc_version` returns, as "12"; "" if there is none."""
+    found = re.search(r"V?(\d+)\.\d", version)
+    return found[1] if found else ""
+
+
+def _release_of_tensorflow() -> str:
+    """Return the major release of CUDA that TensorFlow was built with, as "12"; "" if it is for the CPU only."""
+    return str(tf.sysconfig.get_build_info().get("cuda_version", "")).partition(".")[0]
+
+
+@functools.cache
+def _tell_release(version: str, wanted: str) -> None:
+    text = "No nvcc of CUDA %s, which is TensorFlow's, was found: native ops are compiled by %s, with its CUDA runtime."
+    log.write(3, text % (wanted, version))
 
 
 def toolkit_folder(nvcc: Sequence[str]) -> str:
