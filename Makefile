@@ -1,10 +1,13 @@
 # Everything runs in .venv, which the first target that needs it makes: python3 (3.9 - 3.13) is all there has to be.
 #   make venv | demo | demo-speech | demo-real-speech | demo-translation | docs | test-fast | test | test-long | test-versions | test-faults
-#   | lint | bench | dist | clean
+#   | gpu-check | lint | bench | dist | clean
 #         PYTHON=python3.11 make venv      takes that interpreter
 #         TENSORFLOW='~=2.19.0' make venv  takes that TensorFlow, not 2.16
 
 VENV := .venv
+# of pyproject.toml, and the TensorFlow that it takes
+EXTRA := cpu
+PACKAGE := tensorflow-cpu
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 # What Horovod can be built with here. Debian's openmpi-bin has mpicxx without the headers, so a program is compiled (\043
@@ -21,15 +24,15 @@ CANDIDATES := python3 python3.11 python3.12 python3.10 python3.9 python3.13 pyth
 # 2.16 is the one release for which tensorflow-io and Horovod both work. Keras 3.6 imports matplotlib with TensorFlow, a
 # fifth of the start of every process
 ifdef TENSORFLOW
-RELEASE := print('tensorflow-cpu$(TENSORFLOW)')
+RELEASE := print('$(PACKAGE)$(TENSORFLOW)')
 else
-RELEASE := import sys; print(*['tensorflow-cpu~=2.16.2', 'keras<3.6'] if sys.version_info < (3, 13) else [])
+RELEASE := import sys; print(*['$(PACKAGE)~=2.16.2', 'keras<3.6'] if sys.version_info < (3, 13) else [])
 endif
 # several processes at once (tests, data loading) share the cores better without TensorFlow's chatter and extra threads
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: help venv horovod demo demo-speech demo-real-speech demo-translation docs test-fast test test-long test-versions test-faults \
-  lint bench dist clean
+  gpu-check run-gpu-check lint bench dist clean
 
 help:
 	@echo "make venv    the environment with all that the other targets need (.venv)"
@@ -44,6 +47,7 @@ help:
 	@echo "make test-long   what takes minutes: hundreds of killed runs and the like"
 	@echo "make test-versions   the core of the suite with other releases of Python and TensorFlow; PAIRS='2.21/3.13'"
 	@echo "make test-faults  faults of trainings with several processes, with three releases of TensorFlow"
+	@echo "make gpu-check   compares, times and trains on the GPU of this machine, and writes gpu-check.md; ARGS=--quick"
 	@echo "make lint    rules on imports and facts (tools/lint), ruff, mypy and clang-format"
 	@echo "make bench   the measurements under bench/"
 	@echo "make dist    the wheel and the sdist, in dist/"
@@ -64,7 +68,7 @@ $(STAMP): setup.py pyproject.toml
 	  echo "make venv: '$$python -m venv' does not work here; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; fi
 	$(PY) -m pip install -qq --disable-pip-version-check --upgrade pip 'setuptools>=77,<80'
-	$(PY) -m pip install -qq --disable-pip-version-check -e '.[cpu,audio,plot,dev]' $$($(PY) -c "$(RELEASE)")
+	$(PY) -m pip install -qq --disable-pip-version-check -e '.[$(EXTRA),audio,plot,dev]' $$($(PY) -c "$(RELEASE)")
 	@touch $@
 
 # built here, against the TensorFlow of the environment, in some minutes; without MPI there is still Gloo. Nothing but
@@ -135,6 +139,15 @@ test-versions test-faults:
 	  if $$candidate -c '$(SUPPORTED)' 2>/dev/null; then python=$$candidate; break; fi; done; \
 	$${python:-python3} release/versions.py $(KIND) $(PAIRS)
 
+# in an environment of its own, since a TensorFlow for CPUs sees no GPU. What make makes of exit code 1 or 2 is 2
+gpu-check:
+	@command -v nvidia-smi >/dev/null || { \
+	  echo "make gpu-check: there is no NVIDIA GPU (no nvidia-smi, which comes with the driver)" >&2; exit 2; }
+	@$(MAKE) --no-print-directory VENV=.venv-gpu EXTRA=gpu PACKAGE='tensorflow[and-cuda]' run-gpu-check
+
+run-gpu-check: $(STAMP)
+	$(PY) -m returnn_tf doctor --gpu $(ARGS)
+
 lint: $(STAMP)
 	$(PY) -m tools.lint
 	$(PY) -m ruff check .
@@ -149,4 +162,4 @@ dist: $(STAMP)
 	$(PY) -m build
 
 clean:
-	rm -rf $(VENV) .versions .pytest_cache .mypy_cache .ruff_cache build dist site *.egg-info
+	rm -rf $(VENV) .venv-gpu .versions .pytest_cache .mypy_cache .ruff_cache build dist site *.egg-info

@@ -6,6 +6,7 @@ crash or hang runs in child processes. They import what this process imports: Py
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -22,6 +23,8 @@ from typing import Any, Callable, Optional
 
 from returnn_tf._version import shown_version
 from returnn_tf.cli.commands import register_command
+from returnn_tf.cli.gpu_check import run_check
+from returnn_tf.cli.shared.parser import CommandParser
 from returnn_tf.config.errors import CommandError
 from returnn_tf.engine.distributed import horovod
 from returnn_tf.logging.text import paint, wants_color
@@ -36,6 +39,20 @@ _PYTHONS = ((3, 9), (3, 13))
 _RESULT = re.compile(r"\w+: ")
 #: For compiling and testing all native ops: minutes of one core, and this machine may have others to run.
 _SECONDS = 1800.0
+_REPORT = "gpu-check.md"
+_DOC = """
+Show what is installed, what is missing and how to install it. The native ops are compiled where they are new, and
+tested, which takes some minutes the first time. The exit code is 1 if a required component is missing.
+
+    returnn-tf doctor              all of this
+    returnn-tf doctor --quick      without the native ops
+    returnn-tf doctor --gpu        check the GPU of this machine
+
+--gpu compiles all CUDA kernels for this GPU, compares each with its form for the CPU and its form in TensorFlow, and
+its speed with that of the latter; runs the tests for GPUs; times an LSTM beside cuDNN, and PyTorch if it is installed;
+trains a BLSTM and a Transformer. All figures, and what failed, are in gpu-check.md: please send it to us. The exit code
+is 1 if something failed, and 2 if there is no GPU that can be used.
+"""
 _MODULE = "from %s import main; sys.exit(main())"
 _PROBE = """
 import json
@@ -91,10 +108,9 @@ class Check:
 
 @register_command(
     "doctor",
-    "[--quick]",
-    "show what is installed, what is missing and how to install it",
-    details="  --quick   neither compile nor test the native ops, which takes some minutes the first time\n\n"
-    "The exit code is 1 if a required component is missing.",
+    "[--quick] | --gpu [--output FILE]",
+    "show what is installed, what is missing and how to install it; check a GPU",
+    own_help=lambda _: _parser().format_help(),
     group="start",
 )
 def run(args: list[str]) -> int:
@@ -102,13 +118,16 @@ def run(args: list[str]) -> int:
 
     :return: exit code: 0, or 1 if a required component is missing
     """
-    if args not in ([], ["--quick"]):
-        raise CommandError("doctor: the only option is --quick, got %s" % " ".join(args))
+    options = _parser().parse_args(args)
+    if options.gpu:
+        return run_check(options.output, device=options.device, quick=options.quick)
+    if options.output != _REPORT or options.device != "gpu":
+        raise CommandError("doctor: --output and --device are options of doctor --gpu.")
     color = wants_color(sys.stdout)
     missing = []
     print("returnn_tf %s on %s" % (shown_version(), platform.platform()), flush=True)
     for check in CHECKS:
-        finding = Diagnosis(False, "not tested, because of --quick") if args and check.slow else examine(check)
+        finding = Diagnosis(False, "not tested, because of --quick") if options.quick and check.slow else examine(check)
         if not finding.found and check.required:
             missing.append(check.name)
         word, hue = ("found", "green") if finding.found else ("MISSING", "red") if check.required else ("-", "yellow")
@@ -118,6 +137,20 @@ def run(args: list[str]) -> int:
         sys.stdout.flush()
     print("Required, but missing: %s" % ", ".join(missing) if missing else "All required components are installed.")
     return 1 if missing else 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("doctor", _DOC)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="neither compile nor test the native ops; with --gpu: small sizes, few steps",
+    )
+    parser.add_argument("--gpu", action="store_true", help="check the GPU, and write a report")
+    parser.add_argument("--output", metavar="FILE", default=_REPORT, help="the report (default %(default)s)")
+    # not in the help: runs the same check on a machine without a GPU
+    parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu", help=argparse.SUPPRESS)
+    return parser
 
 
 def examine(check: Check) -> Diagnosis:
