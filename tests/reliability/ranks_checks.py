@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-from typing import Any, Callable
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from returnn_tf.engine.monitoring import reproducer
 from returnn_tf.engine.passes.forward_pass import in_order
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
+from returnn_tf.engine.support.step_result import StepResult
 from returnn_tf.engine.training.training_pass import find_faulty_rank
 from tests.little_memory import LIMITED, Memory
 from tests.reliability import toy
@@ -89,22 +91,45 @@ def part_of(world: Any, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {key: np.array_split(value, world.size)[world.rank] for key, value in feed.items()}
 
 
-def distance(ours: Any, theirs: Any) -> float:
-    """Return the largest difference of the parameters of two trainers."""
-    mine, other = ours.net.stored_params, theirs.net.stored_params
-    pairs = [(mine[name].numpy(), other[name].numpy()) for name in mine]
-    return float(max(np.max(np.abs(a - b)) for a, b in pairs))
+def arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the values of variables and tensors."""
+    return {name: value.numpy() for name, value in values.items()}
+
+
+def distance(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:
+    """Return the largest difference of parameters, or of their averages."""
+    assert set(ours) == set(theirs)
+    return max(float(np.max(np.abs(ours[name] - theirs[name]))) for name in ours)
+
+
+class Alone(NamedTuple):
+    """What one rank has that trains by itself."""
+
+    results: list[StepResult]
+    params: dict[str, np.ndarray]  # those that are stored
+    averages: dict[str, np.ndarray]
+
+
+def train_alone(world: Any, given: dict[str, Any], feeds: Sequence[dict[str, np.ndarray]]) -> Alone:
+    """Have the first rank train by itself, and return on all ranks what it has: tracing takes most of a check."""
+    found = None
+    if world.is_chief:
+        trainer = trainer_of(by_itself(given))
+        results = [trainer.step(feed) for feed in feeds]
+        found = Alone(results, arrays(trainer.net.stored_params), arrays(trainer.averages.values()))
+    return world.gather_values(found)[0]
 
 
 def compare_with_one(world: Any, **given: Any) -> dict[str, Any]:
     """Train on parts, and alone on the whole batches."""
-    ours, other = trainer_of(settings(**given)), trainer_of(by_itself(settings(**given)))
-    return compare(ours, other, [(part_of(world, feed), feed) for feed in global_batches()])
+    alone = train_alone(world, settings(**given), global_batches())
+    return compare(trainer_of(settings(**given)), alone, [part_of(world, feed) for feed in global_batches()])
 
 
-def compare(ours: Any, other: Any, feeds: list[tuple[Any, Any]]) -> dict[str, Any]:
-    """Train both, each with its own feed of each step."""
-    curves = [(ours.step(mine), other.step(theirs)) for mine, theirs in feeds]
+def compare(ours: Any, alone: Alone, feeds: Sequence[Any]) -> dict[str, Any]:
+    """Train with the feeds of this rank, and compare with one that has trained alone."""
+    assert len(feeds) == len(alone.results)
+    curves = list(zip(map(ours.step, feeds), alone.results))
     ours.ranks.check_same(ours, "at the end")
     first, first_alone = curves[0]
     return {
@@ -113,7 +138,7 @@ def compare(ours: Any, other: Any, feeds: list[tuple[Any, Any]]) -> dict[str, An
         "norm": max(abs(a.grad_norm - b.grad_norm) for a, b in curves),
         "counts": all(a.counts == b.counts for a, b in curves),
         "clipped": all(a.grad_norm > CLIP for a, b in curves),
-        "params": distance(ours, other),
+        "params": distance(arrays(ours.net.stored_params), alone.params),
     }
 
 
@@ -148,9 +173,8 @@ def check_out_of_memory(world: Any) -> Any:
     """One rank runs out of memory in every second step, and computes its batch in two halves; the others do not."""
     network = settings()["network"]
     network["between"] = {**LIMITED, "from": "hidden"}
+    alone = train_alone(world, settings(network=network), global_batches())
     ours = trainer_of(settings(network=network))
-    alone = trainer_of(by_itself(settings(network=network)))
-    feeds = [(part_of(world, feed), feed) for feed in global_batches()]
     tight: list[int] = []
     step = ours.step
 
@@ -163,7 +187,7 @@ def check_out_of_memory(world: Any) -> Any:
             Memory.all_fit()
 
     ours.step = little
-    found = compare(ours, alone, feeds)
+    found = compare(ours, alone, [part_of(world, feed) for feed in global_batches()])
     found["means"] = ours.ranks.why_not_again(means=True)
     return found
 
@@ -231,9 +255,8 @@ def check_kept_states(world: Any) -> Any:
 def check_batch_norm(world: Any) -> Any:
     """Each rank has the whole batch; one that trains alone has it once for each of them."""
     given = settings(norm_layer=True)
-    ours, other = trainer_of(given), trainer_of(by_itself(given))
     repeated = [{key: np.concatenate([value] * world.size) for key, value in feed.items()} for feed in global_batches()]
-    return compare(ours, other, list(zip(global_batches(), repeated)))
+    return compare(trainer_of(given), train_alone(world, given, repeated), global_batches())
 
 
 @check
@@ -296,16 +319,15 @@ class _Batch:
 @check
 def check_join(world: Any) -> Any:
     """The first rank has five batches, the other one two: equal to one rank with what each step has together."""
-    ours, alone = trainer_of(settings()), trainer_of(by_itself(settings()))
     feeds = global_batches(5)
+    together = [*feeds[:2], *({key: value[:3] for key, value in feed.items()} for feed in feeds[2:])]
+    alone, ours = train_alone(world, settings(), together), trainer_of(settings())
     own = [(_Batch(i), part_of(world, feed)) for i, feed in enumerate(feeds[: 5 if world.rank == 0 else 2])]
     tags = []
     for batch, tensors in ours.ranks.join(own, None):
         result = ours.step(tensors)
         tags.append([isinstance(batch, _Batch), result.own, ours.ranks.control.active])
-    for number, feed in enumerate(feeds):
-        alone.step(feed if number < 2 else {key: value[:3] for key, value in feed.items()})
-    return {"steps": tags, "params": distance(ours, alone)}
+    return {"steps": tags, "params": distance(arrays(ours.net.stored_params), alone.params)}
 
 
 @check
@@ -319,6 +341,12 @@ def check_no_data_at_all(world: Any) -> Any:
     return [steps, len(nobody)]
 
 
+def mean_of(world: Any, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the mean of what all ranks have."""
+    parts = world.gather_values(arrays(values))
+    return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
+
+
 @check
 def check_param_sync(world: Any) -> Any:
     """Own updates for three steps, then the mean of what each rank would have alone."""
@@ -330,11 +358,8 @@ def check_param_sync(world: Any) -> Any:
     for feed in global_batches(3):
         ours.step(part_of(world, feed))
         alone.step(part_of(world, feed))
-        apart.append(distance(ours, alone))
-    mine = {name: var.numpy() for name, var in alone.net.params.items()}
-    parts = world.gather_values(mine)
-    means = {name: np.mean([part[name] for part in parts], axis=0) for name in mine}
-    worst = max(float(np.max(np.abs(ours.net.params[name].numpy() - mean))) for name, mean in means.items())
+        apart.append(distance(arrays(ours.net.stored_params), arrays(alone.net.stored_params)))
+    worst = distance(arrays(ours.net.params), mean_of(world, alone.net.params))
     before_whole = len(set(world.gather(str([var.numpy().tolist() for var in ours.state().values()]))))
     ours.ranks.synchronize(ours)
     ours.ranks.check_same(ours, "after an epoch")
@@ -350,12 +375,12 @@ def check_averages(world: Any) -> Any:
     }
     worst = {}
     for kind, given in kinds.items():
-        ours, alone = trainer_of(settings(**given)), trainer_of(by_itself(settings(**given)))
+        ours = trainer_of(settings(**given))
+        of_one = train_alone(world, settings(**given), global_batches())
         for feed in global_batches():
             ours.step(part_of(world, feed))
-            alone.step(feed)
         ours.ranks.check_same(ours, "at the end")
-        worst[kind] = _furthest(ours.averages.values(), alone.averages.values())
+        worst[kind] = distance(arrays(ours.averages.values()), of_one.averages)
 
         apart = settings(horovod_reduce_type="param", horovod_param_sync_step=3, **given)
         ours, alone = trainer_of(apart), trainer_of(by_itself(settings(**given)))
@@ -366,22 +391,9 @@ def check_averages(world: Any) -> Any:
             alone.step(part_of(world, feed))
         ours.ranks.synchronize(ours)
         ours.ranks.check_same(ours, "after an epoch")
-        parts = world.gather_values(_arrays(alone.averages.values()))
-        means = {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
-        worst[kind + " apart"] = _furthest(ours.averages.values(), means)
+        means = mean_of(world, alone.averages.values())
+        worst[kind + " apart"] = distance(arrays(ours.averages.values()), means)
     return worst
-
-
-def _arrays(values: Any) -> dict[str, np.ndarray]:
-    import tensorflow as tf
-
-    return {name: tf.convert_to_tensor(value).numpy() for name, value in values.items()}
-
-
-def _furthest(ours: Any, theirs: Any) -> float:
-    ours, theirs = _arrays(ours), _arrays(theirs)
-    assert set(ours) == set(theirs)
-    return max(float(np.max(np.abs(ours[name] - theirs[name]))) for name in ours)
 
 
 @check
