@@ -196,11 +196,16 @@ class InferenceModel:
         }
 
     @functools.cached_property
+    def of_whole_sequences(self) -> InferenceModel:
+        """The network as a function of whole sequences, without states, with the same outputs."""
+        return InferenceModel(self.net, [node.path for node in self.nodes])
+
+    @functools.cached_property
     def _needs_equal_lengths(self) -> bool:
         """Whether the network only takes sequences of the same lengths for all inputs, as for labels of all frames."""
         if len({self.input_infos[name].lengths.get(1) for name in self.input_infos} - {None}) < 2:
             return False
-        plain = InferenceModel(self.net, [node.path for node in self.nodes])
+        plain = self.of_whole_sequences
         try:
             plain.expected(plain._random(1, 2, 13))
         except DataError as exc:

@@ -132,7 +132,7 @@ def _compared(model: InferenceModel, block: int) -> Optional[tuple[str, str]]:
         # where padding counts in a search, it does not in a stream
         lengths = [name for info in model.input_infos.values() for name in info.lengths.values()]
         sample.update({name: np.full_like(sample[name], frames) for name in lengths})
-    whole = InferenceModel(model.net, [node.path for node in model.nodes]).expected(sample)
+    whole = model.of_whole_sequences.expected(sample)
     blocks = list(_run_blocks(model, sample, block))
     tolerance = ROUNDED_TOLERANCE if model.net.plan.rounded else _TOLERANCE
     for name, info in model.outputs.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import numpy as np
@@ -93,23 +94,29 @@ CASES = {
 }
 
 
-@pytest.fixture
-def words(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A lexicon and a language model in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    pathlib.Path("words.txt").write_text("ab a b\nabc a b c\nd d\nca c a\n")
     unigrams = "-2 <unk>\n-0.5 </s>\n-0.7 ab\n-0.9 abc\n-0.6 d\n-0.4 ca\n"
-    pathlib.Path("words.arpa").write_text("\\data\\\nngram 1=6\n\\1-grams:\n%s\\end\\\n" % unigrams)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("words"))
+        pathlib.Path("words.txt").write_text("ab a b\nabc a b c\nd d\nca c a\n")
+        pathlib.Path("words.arpa").write_text("\\data\\\nngram 1=6\n\\1-grams:\n%s\\end\\\n" % unigrams)
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(request: pytest.FixtureRequest, words: None) -> StreamingModel:
+    """Return the model of a case, which is traced once for all sizes of blocks."""
+    choice, options = CASES[request.param]
+    return StreamingModel(net_of(transducer(choice, **options)), ["output", "picked_out", "sum_out", "last_out"])
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("words")
 @pytest.mark.parametrize("block", [1, 3])
-@pytest.mark.parametrize("name", CASES)
-def test_blocks(name: str, block: int) -> None:
+@pytest.mark.parametrize("model", CASES, indirect=True)
+def test_blocks(model: StreamingModel, block: int) -> None:
     """Labels of each frame, labels without blanks, and what layers with a state make of them."""
-    choice, options = CASES[name]
-    model = StreamingModel(net_of(transducer(choice, **options)), ["output", "picked_out", "sum_out", "last_out"])
     assert stream_fault(model, block) is None
 
 
