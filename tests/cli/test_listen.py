@@ -159,6 +159,7 @@ def run(
     return call
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "options",
     [[], ["--layer", "ctc"], ["--layer", "of_logits"], ["++decode_nbest", "3", "++decode_layer", "ctc"]],
@@ -313,6 +314,7 @@ def test_no_label_at_all(run: Any) -> None:
     assert run("--wav", "x.wav", "--pause", "0.3")[:2] == (0, "\n")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
 @pytest.mark.parametrize("form", ["WAV", "WAVEX"])
 def test_standard_input(run: Any, form: str, subtype: str) -> None:

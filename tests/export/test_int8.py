@@ -84,9 +84,10 @@ def size_with_floats(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("portable", [False, True])
-@pytest.mark.parametrize("to, layers", [("saved_model", TAGGER), ("frozen", TAGGER), ("meta", TAGGER),
-                                        ("saved_model", DECODER), ("steps", DECODER),
-                                        ("saved_model", CELLS), ("steps", CELLS)])  # fmt: skip
+@pytest.mark.parametrize("to, layers", [
+    ("saved_model", TAGGER), ("frozen", TAGGER), ("meta", TAGGER), ("saved_model", CELLS), ("steps", CELLS),
+    *(pytest.param(to, DECODER, marks=pytest.mark.long) for to in ("saved_model", "steps")),  # CELLS has all of it
+])  # fmt: skip
 def test_targets(tmp_path, size_with_floats, to, layers, portable):
     """What is written computes what the network with int8 does, which the export checks, and takes little space."""
     net = _network(layers, search="decision" in layers)

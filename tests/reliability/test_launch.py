@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from returnn_tf.engine.monitoring.status_file import read_status
 from tests.reliability import ranks_runs, toy
 from tests.waiting import until
 
@@ -57,6 +58,8 @@ def test_a_killed_rank_ends_the_other_one_and_launch(tmp_path: pathlib.Path) -> 
     text = toy.text_of(tmp_path)
     assert "launch: rank 1 (process %d) was killed by SIGKILL; the others have 15 s to end" % pids[1] in text
     assert "rank 1 on %s (last: " % socket.gethostname() in text and "has ended or was killed" in text
+    reason = read_status(str(tmp_path / "net" / ".toy.status.json"))["ended"]["reason"]
+    assert "rank 1 on %s" % socket.gethostname() in reason and "has ended or was killed" in reason
     assert not os.path.exists("/proc/%d" % pids[0])
 
 

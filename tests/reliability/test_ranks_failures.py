@@ -16,6 +16,7 @@ import pytest
 from returnn_tf.engine.monitoring.status_file import read_status
 from tests.reliability import ranks_runs, toy
 from tests.tiers import usual
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow  # each starts processes
 
@@ -95,7 +96,7 @@ WORDS = {signal.SIGKILL: "has ended or was killed", signal.SIGSTOP: "has been si
 
 
 @pytest.mark.parametrize("launcher", usual(LAUNCHERS, ["start_ranks"]))
-@pytest.mark.parametrize("number", WORDS)
+@pytest.mark.parametrize("number", usual(WORDS, [signal.SIGSTOP]))  # test_launch.py has a killed one
 def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int) -> None:
     """Killed, or stopped with its machine. Strangers had connected to the chief."""
     process = begin(tmp_path, launcher)
@@ -127,22 +128,25 @@ def test_a_rank_hangs(tmp_path: pathlib.Path, launcher: str) -> None:
 
 
 @pytest.mark.parametrize("number", usual([1, 3], [1]))
-def test_another_number_of_ranks_resumes(tmp_path: pathlib.Path, number: int) -> None:
+def test_another_number_of_ranks_resumes(warm: toy.Warm, tmp_path: pathlib.Path, number: int) -> None:
     """Two are stopped in the middle of an epoch; others do the sequences that are left of it."""
-    config = CONFIG % (False, PATIENCE)
-    for old, new in (('"num_seqs": 400', '"num_seqs": 2000'), ("use_horovod = True", "")):
-        assert old in config
-        config = config.replace(old, new)
-    (tmp_path / "toy.config").write_text(config + "num_epochs = 1\n")
+    train = {"class": "Task12AXDataset", "num_seqs": 60}
+    network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
+    settings = {"accum_grad_multiple_step": 1, "chunking": None, "max_seqs": 1, "num_epochs": 1}
+    toy.write_config(tmp_path, fault=("step", 10, 1), train=train, network=network, **settings)
     program = ["-m", "returnn_tf", "toy.config"]
     process = ranks_runs.start(tmp_path, ranks_runs.launcher("start_ranks"), program)
-    wait_for(tmp_path, "step 20,", process)
+    waiting = tmp_path / "waiting.0"
+    until(waiting.exists, "it does not come to the step", ranks_runs.SECONDS, details=lambda: toy.text_of(tmp_path))
     os.kill(ranks_runs.process_of_rank(tmp_path, 0), signal.SIGUSR1)
     assert "Stopped by SIGUSR1" in ended(tmp_path, process, GIVEN)
     done = int(re.findall(r"toy\.001\.step(\d+)\.index", " ".join(os.listdir(tmp_path / "net")))[0])
-    launcher = [sys.executable, "-m", "tests.reliability.start_ranks", str(number)] if number > 1 else []
-    assert ranks_runs.start(tmp_path, launcher, program).wait(ranks_runs.SECONDS) == 0, toy.text_of(tmp_path)[-4000:]
-    steps = done + -(-(2000 - 2 * done) // number)
+    if number == 1:
+        code = warm.run(tmp_path)
+    else:
+        code = ranks_runs.start(tmp_path, ranks_runs.launcher("start_ranks", number=number), program).wait(GIVEN)
+    assert code == 0, toy.text_of(tmp_path)[-4000:]
+    steps = done + -(-(60 - 2 * done) // number)
     assert "Resuming within epoch 1 after %d batches" % done in toy.text_of(tmp_path)
     assert "train epoch 1, finished after %d steps" % steps in toy.text_of(tmp_path)
 
