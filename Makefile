@@ -121,13 +121,14 @@ docs: $(DOCS_PACKAGES)
 test-fast test test-long: export PYTHONDONTWRITEBYTECODE :=
 
 PYTEST := $(PY) -m pytest --durations=20
-BY_TWO := -n 2 --dist loadfile --no-loadscope-reorder
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test-fast: venv
-	$(PYTEST) --fast $(BY_TWO) $(ARGS)
+	$(PYTEST) --fast -n 2 $(BY_FILE) $(ARGS)
 
+# three files for two cores: tests of lost processes, schedulers and full disks wait for minutes in all
 test: venv
-	$(PYTEST) $(BY_TWO) $(ARGS)
+	$(PYTEST) -n 3 $(BY_FILE) $(ARGS)
 
 test-long: venv
 	$(PYTEST) -m long $(ARGS)
