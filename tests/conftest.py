@@ -37,41 +37,41 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Quickness(), "quickness")
 
 
-#: Their networks are traced to be run once or few times, which TensorFlow's graph optimizer makes slower by a sixth to
+#: Their networks are traced to be run once or few times, which TensorFlow's graph optimizer makes slower by a tenth to
 #: a quarter. It is on in all other folders, as in test_parity.py, where networks with all kinds of layers have recorded
-#: numbers, and in tasks/, which trains.
-_UNOPTIMIZED = ("tests/blocks/", "tests/compiler/", "tests/engine/", "tests/layers/", "tests/ops/")
+#: numbers, and in demos/ and recipes/, which train and search as users do.
+_UNOPTIMIZED = tuple(
+    "tests/%s/" % name for name in ("blocks", "cli", "compat", "compiler", "engine", "export", "layers", "ops", "tasks")
+)
+#: Of these, the trainings and tasks whose numbers are compared with recorded ones, and those of each kind.
+_OPTIMIZED = ("tests/tasks/test_reference_run.py", "tests/tasks/test_training_tasks.py")
 
 
 class Quickness:
-    """Has the process spend less on what is not tested: garbage, stacks of ops, optimized graphs, starts of processes.
-
-    Tracing makes millions of objects, few of them in cycles. With the default thresholds the garbage collector passes
-    over TensorFlow's modules again and again. TensorFlow keeps the stack of Python for each op, which takes a fifth of
-    tracing below pytest's own frames, to show it in errors of steps: here all ops have the same one.
-    """
+    """Has the process spend less on what is not tested: garbage, stacks of ops, optimized graphs, new processes."""
 
     def __init__(self) -> None:
-        self.frozen = self.unoptimized = False
-        gc.set_threshold(50_000, 20, 20)
+        self.unoptimized = False
+        self.frozen: tuple[Any, bool] = (None, False)  # for which file, and whether TensorFlow had been imported
+        processes.collect_seldom()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if "returnn_tf.datasets.processes.process" in sys.modules:
             importlib.import_module("tests.loading").fork_loading(item.get_closest_marker("own_process") is None)
-        if "tensorflow.python.ops.while_v2" not in sys.modules:
-            return
-        if not self.frozen:
+        with_tensorflow = "tensorflow.python.ops.while_v2" in sys.modules
+        if self.frozen != (item.path, with_tensorflow):
+            # otherwise each full collection passes over what all files before have left: 5 s in the last ones
             gc.collect()
             gc.freeze()
-            stacks = importlib.import_module("tensorflow.python.util.tf_stack")
-            stack = stacks.extract_stack()
-            stacks.extract_stack = lambda stacklevel=1: stack
-            self.frozen = True
-        unoptimized = item.nodeid.startswith(_UNOPTIMIZED)
+            if with_tensorflow and not self.frozen[1]:
+                processes.keep_one_stack()
+            self.frozen = item.path, with_tensorflow
+        if not with_tensorflow:
+            return
+        unoptimized = item.nodeid.startswith(_UNOPTIMIZED) and not item.nodeid.startswith(_OPTIMIZED)
         if unoptimized != self.unoptimized:
-            options = {"disable_meta_optimizer": unoptimized}
-            sys.modules["tensorflow"].config.optimizer.set_experimental_options(options)
+            processes.optimize_graphs(not unoptimized)
             self.unoptimized = unoptimized
 
 

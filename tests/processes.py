@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
 import pathlib
@@ -163,6 +164,31 @@ def _end_forked(pid: int, requests: BinaryIO) -> None:
         os.waitpid(pid, 0)
 
 
+def collect_seldom() -> None:
+    """Have the garbage collector pass seldom: tracing makes millions of objects, few of them in cycles.
+
+    With the default thresholds it passes over TensorFlow's modules again and again.
+    """
+    gc.set_threshold(50_000, 20, 20)
+
+
+def keep_one_stack() -> None:
+    """Give all ops the same stack of Python.
+
+    TensorFlow keeps that of each op to show it in errors of steps, which takes a fifth of tracing below pytest's own
+    frames, and a tenth in a program.
+    """
+    stacks = importlib.import_module("tensorflow.python.util.tf_stack")
+    stack = stacks.extract_stack()
+    stacks.extract_stack = lambda stacklevel=1: stack
+
+
+def optimize_graphs(optimized: bool) -> None:
+    """Let TensorFlow optimize the graphs that it runs from now on, or run them as they are."""
+    tf = importlib.import_module("tensorflow")
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimized})
+
+
 def import_all() -> None:
     """Import TensorFlow and what programs use of the package, for the processes that are forked from this one."""
     import h5py  # noqa: F401
@@ -171,6 +197,8 @@ def import_all() -> None:
     import returnn_tf.cli.run
     from returnn_tf.datasets.core.registry import DATASETS
     from returnn_tf.graph.registry import LAYERS
+    from returnn_tf.native.errors import NativeOpError
+    from returnn_tf.native.toolchain import find_toolchain
     from returnn_tf.tasks.registry import TASKS
     from returnn_tf.util.lazy_tf import tf
 
@@ -178,6 +206,10 @@ def import_all() -> None:
     assert returnn_tf.Network and returnn_tf.Trainer  # which are imported when they are used
     for registry in (DATASETS, LAYERS, TASKS):  # as are their modules
         registry.load()
+    with contextlib.suppress(NativeOpError):
+        find_toolchain()
+    collect_seldom()
+    keep_one_stack()
     gc.collect()
     gc.freeze()  # otherwise each of them passes over all modules, which copies their memory
 

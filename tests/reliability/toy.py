@@ -26,7 +26,7 @@ from returnn_tf.cli.main import main as returnn_tf_main
 from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.learning_rate.file import read_file
 from tests.loading import fork_loading
-from tests.processes import SERVING, import_all
+from tests.processes import SERVING, import_all, optimize_graphs
 from tests.results import reproducible
 from tests.waiting import LONG, until
 
@@ -264,6 +264,7 @@ def _fork_run(folder: str, args: list[str], own_process: bool, environ: dict[str
 def _serve() -> None:
     """Fork a run for each line of the input, and report its process id and, later, how it ended."""
     import_all()
+    optimize_graphs(False)  # the runs are compared with each other, and are short
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = open(0, "rb", buffering=0)  # unbuffered, so that select sees what is left
     running: list[int] = []
