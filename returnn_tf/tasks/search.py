@@ -118,6 +118,11 @@ def _searches(
     decided = decided_layers(net.plan) if settings.search_do_eval else []
     if output is None and not decided:
         raise SearchError(why_nothing_searches(net.plan) or _nothing_kept(config))
+    if reference and not decided:
+        raise SearchError(
+            "decode_reference: no errors are counted, since the network has no 'decide' layer with the loss "
+            "'edit_distance', or search_do_eval is False. Add the layer, or remove the setting."
+        )
     wanted = list(dict.fromkeys(layers + [entry.layer for entry in decided]))
     targets = [entry.target for entry in decided if entry.target.extern_key is None]
     graph = None if options is None else TranscriptGraph(net.plan, layers[0], options)

@@ -386,9 +386,16 @@ def test_tuning_by_words(tune: dict[str, list[float]], capsys: pytest.CaptureFix
     assert len(set(single)) > 1
 
 
-def test_a_reference_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="decode_reference: the dataset to decode has no data key 'txt'; it has: "):
-        run("transducer", **WORDS, decode_reference="txt")
+@pytest.mark.parametrize(
+    "changes, text",
+    [
+        ({"decode_reference": "txt"}, "decode_reference: the dataset to decode has no data key 'txt'; it has: "),
+        ({"decode_reference": "classes", "search_do_eval": False}, "decode_reference: no errors are counted"),
+    ],
+)
+def test_references_without_effect(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        run("transducer", **WORDS, **changes)
 
 
 def test_tuning(capsys: pytest.CaptureFixture[str]) -> None:
