@@ -121,7 +121,8 @@ class Network:
     @property
     def trainable_params(self) -> dict[str, Any]:
         """Return the variables that the optimizer updates."""
-        return {name: var for name, var in self.stored_params.items() if self.plan.params[name].trainable}
+        specs = self.plan.params
+        return {name: var for name, var in self.stored_params.items() if specs[name].trainable}
 
     def set_param_values(self, values: Mapping[str, Any]) -> None:
         """Set parameters by name; nothing is changed if one of them does not fit.

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.planning.plan import Plan
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
 from returnn_tf.engine.update.options import hidden_matrices, optimizer_dict
+from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.util.lazy_tf import tf
 from tests.engine.recurrences import CASES, AdamW, Recurrence, recurrence
 
@@ -89,6 +91,27 @@ def test_global_norm_clipping_acts_on_the_sum_of_accumulated_gradients() -> None
         return -RATE * total[name] * min(1.0, 0.5 / norm(total))
 
     check(network(), {"accum_grad_multiple_step": 2, "gradient_clip_global_norm": 0.5}, change)
+
+
+def test_the_parameters_of_a_plan_are_listed_as_often_for_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of all for each of them would take longer than tracing a network of some hundred layers."""
+    seen: list[Plan] = []
+
+    def params(plan: Plan) -> dict[str, ParamSpec]:
+        seen.append(plan)
+        return {spec.name: spec for node in plan.all_nodes() for spec in node.owned}
+
+    monkeypatch.setattr(Plan, "params", property(params))
+    config = {"extern_data": {"data": {"dim": 3}, "classes": {"dim": 3, "sparse": True}}, "learning_rate": RATE}
+    counts = []
+    for layers in (1, 9):
+        net: dict[str, dict[str, Any]] = {"0": {"class": "copy", "from": "data"}}
+        net.update({str(i): {"class": "linear", "n_out": 3, "from": str(i - 1)} for i in range(1, layers + 1)})
+        net["output"] = {"class": "softmax", "from": str(layers), "target": "classes", "loss": "ce"}
+        seen.clear()
+        StepTrainer(Network.from_config(Config({**config, "network": net}), train=True), Config(config))
+        counts.append(len(seen))
+    assert counts[0] == counts[1]
 
 
 def test_average_norm_clipping_divides_the_norm_by_the_number_of_entries() -> None:

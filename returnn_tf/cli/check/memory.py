@@ -86,12 +86,13 @@ def estimate(plan: Plan, config: Config) -> Memory:
 
 def _optimizer_bytes(plan: Plan, config: Config) -> int:
     """Return the bytes of slots, accumulated gradients and averages."""
-    names = [name for name, spec in plan.params.items() if spec.trainable]
+    specs = plan.params
+    names = [name for name, spec in specs.items() if spec.trainable]
     found = update_options.options_of_params(plan, update_options.from_config(config), names)
     averages = averages_of(config).decay is not None
     size = 0
     for name, options in found.items():
-        spec = plan.params[name]
+        spec = specs[name]
         optimizer = create_optimizer(dict(options.optimizer), where="optimizer of parameter %r" % name)
         numbers = optimizer.numbers_kept(spec.shape) + spec.size * (averages + (options.accum_grad_multiple_step > 1))
         size += numbers * item_bytes(spec.dtype)

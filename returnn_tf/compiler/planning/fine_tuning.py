@@ -160,12 +160,13 @@ def _set_rates(plan: Plan, rates: object) -> None:
             for spec in node.owned:
                 spec.rate = float(rates) ** distances[_top(node.path)]
     elif isinstance(rates, Mapping):
+        specs = plan.params
         for pattern, factor in rates.items():
-            chosen = matching(plan.params.values(), [pattern], where)
-            if not any(plan.params[name].trainable for name in chosen):
+            chosen = matching(specs.values(), [pattern], where)
+            if not any(specs[name].trainable for name in chosen):
                 raise SettingError("%s: %r is frozen, so that it has no rate. Remove one of them." % (where, pattern))
             for name in chosen:
-                plan.params[name].rate = float(factor)
+                specs[name].rate = float(factor)
 
 
 def _distances(plan: Plan) -> dict[str, int]:

@@ -90,7 +90,8 @@ def options_of_params(plan: Plan, default: UpdateOptions, names: Iterable[str]) 
     :param names: those that are updated
     :raises ConfigError: a wrong option of a layer, or an optimizer of matrices where there is none
     """
-    result = {name: default.for_layer(plan.params[name].updater_opts, "parameter %r" % name) for name in names}
+    specs = plan.params
+    result = {name: default.for_layer(specs[name].updater_opts, "parameter %r" % name) for name in names}
     hidden = hidden_matrices(plan)
     replaced: dict[str, list[str]] = {}  # class -> parameters that it does not update
     kept: set[str] = set()
@@ -103,7 +104,7 @@ def options_of_params(plan: Plan, default: UpdateOptions, names: Iterable[str]) 
             replaced.setdefault(optimizer.name, []).append(name)
             result[name] = dataclasses.replace(options, optimizer=other)
     for name, options in result.items():
-        rate = plan.params[name].rate
+        rate = specs[name].rate
         if rate != 1.0:
             factor = options.optimizer.get("learning_rate_multiplier", 1.0) * rate
             result[name] = dataclasses.replace(

@@ -50,9 +50,7 @@ class Updater:
     def __init__(self, net: Network, config: Config) -> None:
         self._params: Mapping[str, Any] = net.stored_params
         self._variables: dict[str, Any] = {
-            name: var
-            for name, var in net.stored_params.items()
-            if net.plan.params[name].trainable and var.dtype.is_floating
+            name: var for name, var in net.trainable_params.items() if var.dtype.is_floating
         }
         default = update_options.from_config(config)
         self._default = default
