@@ -1,6 +1,8 @@
 // A thread takes panels of columns. The depth of a panel is taken in blocks that stay in the second cache of a core
 // while all rows pass; meanwhile the next block is prefetched, since no cache holds the parameters of a model from one
 // step of the search to the next.
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "../common/packed_gemm.h"
@@ -38,22 +40,23 @@ class Product {
 
   // The panels first .. last - 1 of the rows begin .. end - 1.
   void run(int64_t first, int64_t last, int64_t begin, int64_t end) const {
-    std::vector<float> sums(std::min(kRowsAtOnce, end - begin) * kPanel);
+    std::vector<float> sums(depth_ > kDepthOfBlock ? std::min(kRowsAtOnce, end - begin) * kPanel : 0);
     for (; begin < end; begin += kRowsAtOnce)
       for (int64_t panel = first; panel < last; ++panel) {
         const int64_t rows = std::min(kRowsAtOnce, end - begin);
-        for (int64_t k = 0; k < depth_; k += kDepthOfBlock)
-          multiply(begin, rows, packed_ + panel * depth_ * kPanel, k, packed_ + last * depth_ * kPanel, sums.data());
-        if (depth_ == 0) std::fill(sums.begin(), sums.end(), 0.0f);
-        write(panel, begin, rows, sums.data());
+        const float* end_of_panels = packed_ + last * depth_ * kPanel;
+        for (int64_t k = 0; k == 0 || k < depth_; k += kDepthOfBlock)  // with no depth, what follows is written, too
+          multiply(begin, rows, panel, k, end_of_panels, sums.data());
       }
   }
 
  private:
-  void multiply(int64_t begin, int64_t n_rows, const float* panel, int64_t k, const float* end, float* sums) const {
+  // Adds a block of the depth from k on to the sums [n_rows, kPanel], or writes the results if it is the last one.
+  void multiply(int64_t begin, int64_t n_rows, int64_t panel, int64_t k, const float* end, float* sums) const {
     const int64_t depth = std::min(kDepthOfBlock, depth_ - k);
-    Ahead ahead(panel + (k + depth) * kPanel, end, (n_rows + kMaxRows - 1) / kMaxRows);
-    const Columns columns{panel + k * kPanel, kPanel};
+    const float* from = packed_ + (panel * depth_ + k) * kPanel;
+    Ahead ahead(from + depth * kPanel, end, (n_rows + kMaxRows - 1) / kMaxRows);
+    const Columns columns{from, kPanel};
     const auto prefetch = [&](int64_t step) __attribute__((always_inline)) {
       if (step % kGroup == 0) ahead.prefetch();
     };
@@ -61,36 +64,26 @@ class Product {
         n_rows, [&](auto count, int64_t at) __attribute__((always_inline)) {
           const Strided rows{x_ + (begin + at) * depth_ + k, depth_, 1};
           float* block = sums + at * kPanel;
+          Vec found[count][kVectors];
           if (k == 0)
-            multiply_rows<count>(rows, columns, depth, FromZero(), prefetch, block);
+            multiply_block<count, kVectors>(depth, rows, columns, FromZero(), prefetch, found);
           else
-            multiply_rows<count>(
-                rows, columns, depth, [&](int row, int v) { return load(block + row * kPanel + v * kLanes); }, prefetch,
-                block);
+            multiply_block<count, kVectors>(
+                depth, rows, columns, [&](int row, int v) { return load(block + row * kPanel + v * kLanes); }, prefetch,
+                found);
+          if (k + depth == depth_)
+            write(begin + at, count, panel * kPanel, found);
+          else
+            std::memcpy(block, found, sizeof(found));
         });
   }
 
-  template <int kRows, typename Start, typename Meanwhile>
-  static __attribute__((always_inline)) void multiply_rows(const Strided& rows, const Columns& columns, int64_t depth,
-                                                           const Start& start, const Meanwhile& meanwhile, float* to) {
-    Vec sums[kRows][kVectors];
-    multiply_block<kRows, kVectors>(depth, rows, columns, start, meanwhile, sums);
-#pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) store(to + row * kPanel + v * kLanes, sums[row][v]);
-  }
-
-  void write(int64_t panel, int64_t begin, int64_t n_rows, const float* sums) const {
-    const int64_t column = panel * kPanel;
-    for (int64_t row = begin; row < begin + n_rows; ++row, sums += kPanel) {
-      Vec results[kVectors];
-      for (int v = 0; v < kVectors; ++v) results[v] = load(sums + v * kLanes);
-      for_units(column, columns_, results, [&](int64_t at, auto whole, int n, Vec y) {
+  void write(int64_t row, int64_t n, int64_t column, const Vec (*sums)[kVectors]) const {
+    for (const auto* end = sums + n; sums < end; ++sums, ++row)
+      for_units(column, columns_, *sums, [&](int64_t at, auto whole, int lanes, Vec y) {
         constexpr bool kWhole = decltype(whole)::value;
-        store_n<kWhole>(y_ + row * columns_ + at, after_product<kWhole>(after_, y, row, at, columns_, n), n);
+        store_n<kWhole>(y_ + row * columns_ + at, after_product<kWhole>(after_, y, row, at, columns_, lanes), lanes);
       });
-    }
   }
 
   int64_t depth_, columns_;
