@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "../common/arena.h"
+#include "../common/block_product.h"
 #include "../common/rows.h"
 #include "attention.h"
 #include "rows.h"
@@ -13,6 +14,7 @@ namespace {
 // Entries that a thread takes at once. Neighbours share most frames of their past, which then come from the cache.
 constexpr int64_t kBlock = 12;
 constexpr int64_t kAhead = 6;  // frames are scattered, so they are prefetched so many entries before they are used
+constexpr int64_t kSteps = 8;  // whose values are added to an entry at once, as its sums stay in registers
 
 class Step {
  public:
@@ -24,7 +26,7 @@ class Step {
     std::vector<float> queries(kBlock * s_.heads * s_.key), weights;
     for (int64_t first = begin; first < end; first += kBlock) {
       const int64_t n = std::min(kBlock, end - first), width = whole_vectors(n * s_.heads);
-      weights.assign((s_.steps + 1) * width, 0.0f);
+      weights.resize((s_.steps + 1) * width);
       for (int64_t i = 0; i < n; ++i) split(first + i, queries.data() + i * s_.heads * s_.key);
       energies(first, n, queries.data(), weights.data(), width);
       if (shift_) add_shift(n, queries.data(), weights.data(), width);
@@ -52,24 +54,32 @@ class Step {
     }
   }
 
-  // Prefetches the frame of the i-th entry of a block; one behind the block is one of the next step.
-  void prefetch(const float* frames, int64_t first, int64_t i, int64_t n, int64_t step, int64_t units) const {
-    step += i / n;
+  // Prefetches the frame of the i-th entry of a block; one behind the block is one `next` steps later.
+  void prefetch(const float* frames, int64_t first, int64_t i, int64_t n, int64_t step, int64_t units,
+                int64_t next = 1) const {
+    step += i / n * next;
     i %= n;
     if (step > s_.steps || (i > 0 && frame(first + i, step) == frame(first + i - 1, step))) return;
     const float* from = frames + frame(first + i, step) * units;
     for (int64_t u = 0; u < units; u += 16) prefetch_to_read(from + u);
   }
 
+  // The lanes of the last vector of a step that are behind the entries have any value.
   void energies(int64_t first, int64_t n, const float* queries, float* weights, int64_t width) const {
-    for (int64_t step = 0; step <= s_.steps; ++step, weights += width)
+    Vec products[kLanes] = {};  // of as many heads, whose sums over the lanes are made at once
+    for (int64_t step = 0; step <= s_.steps; ++step, weights += width) {
+      int64_t at = 0;
       for (int64_t i = 0; i < n; ++i) {
         const float* key = keys_ + frame(first + i, step) * s_.heads * s_.key;
         prefetch(keys_, first, i + kAhead, n, step, s_.heads * s_.key);
         const float* query = queries + i * s_.heads * s_.key;
-        for (int64_t h = 0; h < s_.heads; ++h)
-          weights[i * s_.heads + h] = dot(query + h * s_.key, key + h * s_.key, s_.key);
+        for (int64_t h = 0; h < s_.heads; ++h) {
+          products[at++ % kLanes] = products_of(query + h * s_.key, key + h * s_.key, s_.key);
+          if (at % kLanes == 0) store(weights + at - kLanes, sums_of(products));
+        }
       }
+      if (at % kLanes) store(weights + at / kLanes * kLanes, sums_of(products));
+    }
   }
 
   // Adds the products of queries and vectors of the steps, which all entries and heads share.
@@ -82,14 +92,37 @@ class Step {
   void sums(int64_t first, int64_t n, const float* weights, int64_t width) const {
     const int64_t units = s_.heads * s_.value;
     std::fill(y_ + first * units, y_ + (first + n) * units, 0.0f);
-    for (int64_t step = 0; step <= s_.steps; ++step, weights += width)
+    for (int64_t step = 0; step <= s_.steps; step += kSteps) {
+      const int64_t n_steps = std::min(kSteps, s_.steps + 1 - step);
       for (int64_t i = 0; i < n; ++i) {
-        const float* value = values_ + frame(first + i, step) * units;
-        prefetch(values_, first, i + kAhead, n, step, units);
-        float* y = y_ + (first + i) * units;
-        for (int64_t h = 0; h < s_.heads; ++h)
-          add_scaled(weights[i * s_.heads + h], value + h * s_.value, y + h * s_.value, s_.value);
+        const float* frames[kSteps];
+        for (int64_t s = 0; s < n_steps; ++s) frames[s] = values_ + frame(first + i, step + s) * units;
+        for (int64_t h = 0; h < s_.heads; ++h) {
+          for (int64_t s = h * n_steps / s_.heads; s < (h + 1) * n_steps / s_.heads; ++s)
+            prefetch(values_, first, i + 1, n, step + s, units, kSteps);
+          const int64_t at = h * s_.value;
+          add_frames(weights + step * width + i * s_.heads + h, width, frames, at, n_steps,
+                     y_ + (first + i) * units + at);
+        }
       }
+    }
+  }
+
+  // y [value] += the sum over the steps of weights[step * width] times frames[step][at + ...]
+  void add_frames(const float* weights, int64_t width, const float* const* frames, int64_t at, int64_t n_steps,
+                  float* y) const {
+    constexpr int kVectors = 4;
+    int64_t u = 0;
+    for (; u + kVectors * kLanes <= s_.value; u += kVectors * kLanes) {
+      Vec sums[1][kVectors];
+      multiply_block<1, kVectors>(
+          n_steps, Strided{weights, 0, width},
+          [&](int64_t step, int v) { return load(frames[step] + at + u + v * kLanes); },
+          [&](int, int v) { return load(y + u + v * kLanes); }, sums);
+      for (int v = 0; v < kVectors; ++v) store(y + u + v * kLanes, sums[0][v]);
+    }
+    for (int64_t step = 0; u < s_.value && step < n_steps; ++step)
+      add_scaled(weights[step * width], frames[step] + at + u, y + u, s_.value - u);
   }
 
   const RtfBeamAttention s_;

@@ -41,13 +41,16 @@ inline Vec sums_of(Vec (&x)[kLanes]) {
 #endif
 }
 
-inline float dot(const float* a, const float* b, int64_t n) {
+// The products of two rows, added up in each lane.
+inline Vec products_of(const float* a, const float* b, int64_t n) {
   Vec sum{};
   by_vectors(n, [&](int64_t u, auto whole, int lanes) {
     sum += load_n<decltype(whole)::value>(a + u, lanes) * load_n<decltype(whole)::value>(b + u, lanes);
   });
-  return sum_of(sum);
+  return sum;
 }
+
+inline float dot(const float* a, const float* b, int64_t n) { return sum_of(products_of(a, b, n)); }
 
 inline void add_scaled(float factor, const float* x, float* y, int64_t n) {
   const Vec factors = splat(factor);

@@ -25,7 +25,9 @@ def ops():
     return found
 
 
-@pytest.mark.parametrize("entries, heads, key, value", [(1, 1, 1, 1), (26, 2, 16, 5), (13, 3, 33, 32)])
+@pytest.mark.parametrize(
+    "entries, heads, key, value", [(1, 1, 1, 1), (26, 2, 16, 5), (13, 3, 33, 32), (32, 3, 130, 71)]
+)
 def test_attention_in_a_loop(ops, entries, heads, key, value):
     """In a graph, where the op writes into the memory of the step before; hypotheses are reordered in each step."""
     rng = np.random.RandomState(1)
