@@ -19,7 +19,7 @@ def main() -> int:
     """
     log.attach()  # says what is compiled
     failed = False
-    names = OPS.names()
+    names = sorted(OPS)
     for number, name in enumerate(names, start=1):
         print("native op %s (%d of %d) ..." % (name, number, len(names)), flush=True)
         failure = examine(name)

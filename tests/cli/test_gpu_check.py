@@ -205,9 +205,11 @@ def test_wrong_arguments(looks, tmp_path, monkeypatch, capsys, args, code, text)
         ("print('x')", ""),
         ("import sys; print('said', file=sys.stderr); sys.exit(3)", "exit code 3: said"),
         ("import os; os.kill(os.getpid(), 11)", "SIGSEGV: no message"),
+        ("print('label error rate'); print('ValueError: y'); print('z'); exit(1)", "exit code 1: ValueError: y"),
+        ("print('error: no memory'); raise SystemExit('it ends here')", "exit code 1: error: no memory"),
         ("print('x', flush=True); import time; time.sleep(1000)", "it did not end within 1 seconds"),
     ],
-    ids=["good", "error", "crash", "hang"],
+    ids=["good", "error", "crash", "exception", "message", "hang"],
 )
 def test_a_process(code, failure):
     done = run_process([sys.executable, "-c", code], 1 if "sleep" in code else 60)

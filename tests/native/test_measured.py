@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from returnn_tf.native import library, measured, trial_process
+from returnn_tf.native import library, measured, self_test, trial_process
 from returnn_tf.native import trial as trials
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu import card, gpu_test
@@ -312,6 +312,24 @@ def test_the_real_process(tmp_path, monkeypatch):
     verdict = measured.verdict_on(trial, 3, "float32", "CPU:0", [], with_cpu=True)
     assert verdict.failure == "" and verdict.from_cpu == 0 and min(*verdict.native, *verdict.plain) > 0
     assert measured.verdicts(str(path), card.cpu_as_card()) == {"chunk 3 float32": verdict}
+
+
+def test_doctor_shows_the_verdicts(on_gpu, child, monkeypatch, capsys):
+    """Below each op, those for this card."""
+    child(_says(SLOWER))
+    assert not lstm_pays()
+    capsys.readouterr()
+    monkeypatch.setattr(self_test.log, "attach", lambda: None)
+    monkeypatch.setattr(self_test, "OPS", {"lstm": None})
+    monkeypatch.setattr(self_test, "examine", lambda name: "")
+    monkeypatch.setattr(self_test, "devices", lambda name: ["CPU:0", "GPU:0"])
+    monkeypatch.setattr(self_test, "library_path", lambda name: on_gpu)
+    monkeypatch.setattr(self_test, "card_in_use", lambda: CARD)
+    assert self_test.main() == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "lstm: ok on CPU, GPU:0",
+        "  lstm 512 tf32: slower (1 against 1.5 ms and 2.1 against 2 ms in TensorFlow)",
+    ]
 
 
 def test_what_the_process_says(monkeypatch, capsys):

@@ -96,7 +96,8 @@ def run_process(
     failure = ""
     if done.returncode:
         said = [line.strip() for text in (done.stdout, done.stderr) for line in text.splitlines() if not is_row(line)]
-        last = next(filter(None, reversed(said)), "no message")
+        errors = [line for line in said if re.search(r"(?i)\berror\b|[a-z]Error\b", line)]
+        last = next(filter(None, reversed(errors or said)), "no message")
         ended = "exit code %d" % done.returncode if done.returncode > 0 else signal.Signals(-done.returncode).name
         failure = "%s: %s" % (ended, last)
     return Done(done.stdout, failure, time.monotonic() - start)
