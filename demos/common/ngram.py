@@ -1,7 +1,7 @@
 """An n-gram model of words or characters as an ARPA file, which ``returnn-tf decode --lm`` reads.
 
 Interpolated Kneser-Ney smoothing with one discount for each order (Chen and Goodman 1999), for corpora that fit into
-memory.
+memory; two models can be interpolated.
 """
 
 from __future__ import annotations
@@ -75,6 +75,64 @@ def log_probability(model: dict[Gram, tuple[float, float]], history: Gram, token
     if not history:
         return model[(UNKNOWN,)][0]
     return model.get(history, (0.0, 0.0))[1] + log_probability(model, history[1:], token)
+
+
+def interpolate(
+    one: dict[Gram, tuple[float, float]], other: dict[Gram, tuple[float, float]], weight: float
+) -> dict[Gram, tuple[float, float]]:
+    """Return ``weight * one + (1 - weight) * other`` for all n-grams of both, and weights of backoffs that sum to 1.
+
+    It is exact for those n-grams; others back off, as they do in each of the two (static interpolation, Stolcke 2002).
+    A word that a model does not know has no probability in it.
+
+    :raises ValueError: the weight is not between 0 and 1
+    """
+    if not 0 < weight < 1:
+        raise ValueError("weight %g: must be between 0 and 1" % weight)
+    models = ((weight, one), (1 - weight, other))
+    probability = {
+        gram: sum(share * _probability(model, gram[:-1], gram[-1]) for share, model in models)
+        for gram in one.keys() | other.keys()
+        if gram != (START,)
+    }
+    left: defaultdict[Gram, float] = defaultdict(lambda: 1.0)
+    left_below: defaultdict[Gram, float] = defaultdict(lambda: 1.0)
+    for gram, p in probability.items():
+        if len(gram) > 1:
+            left[gram[:-1]] -= p
+            left_below[gram[:-1]] -= probability[gram[1:]]
+    backoff = {history: left[history] / left_below[history] for history in left}
+    model = {gram: (math.log10(p), math.log10(backoff.get(gram, 1.0))) for gram, p in probability.items()}
+    model[(START,)] = (-99.0, math.log10(backoff.get((START,), 1.0)))
+    return model
+
+
+def best_weight(
+    one: dict[Gram, tuple[float, float]],
+    other: dict[Gram, tuple[float, float]],
+    sentences: Iterable[Sequence[str]],
+    order: int,
+) -> float:
+    """Return the weight of the first model with which sentences are most likely under both, by 30 steps of EM.
+
+    Tokens that no model knows have no say.
+    """
+    pairs = []
+    for sentence in sentences:
+        tokens = [START, *sentence, END]
+        for index in range(1, len(tokens)):
+            history = tuple(tokens[max(0, index - order + 1) : index])
+            pairs.append((_probability(one, history, tokens[index]), _probability(other, history, tokens[index])))
+    pairs = [(p, q) for p, q in pairs if p + q]
+    weight = 0.5
+    for _ in range(30):
+        weight = sum(weight * p / (weight * p + (1 - weight) * q) for p, q in pairs) / max(1, len(pairs))
+    return weight
+
+
+def _probability(model: dict[Gram, tuple[float, float]], history: Gram, token: str) -> float:
+    """Return the probability of a token after others: 0 of one that the model doesn't know."""
+    return float(10 ** log_probability(model, history, token)) if (token,) in model else 0.0
 
 
 def perplexity(model: dict[Gram, tuple[float, float]], sentences: Iterable[Sequence[str]], order: int) -> float:

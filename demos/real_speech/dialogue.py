@@ -4,7 +4,7 @@
     python dialogue.py out/packages out --language cs      out/cs_train.tsv, out/cs_dev.tsv, out/cs_test.tsv, ...
 
 Texts are in the Lua scripts of the package fillets-ng-data, audio is in fillets-ng-data-cs and -nl. Whole levels of the
-game are held out, the same ones in both languages.
+game are held out, the same ones in both languages. Czech sentences from elsewhere go to out/cs_more.txt.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "common"))
 
 from packages import PackageError, data_card, fetch  # noqa: E402
+from quotations import sentences_of  # noqa: E402
 
 GAME = os.path.join("usr", "share", "games", "fillets-ng")
 #: Letters of a language, beside a to z.
 LETTERS = {"cs": "áčďéěíňóřšťúůýž", "nl": "áèéëïóöü"}
+#: Packages with more text, for language models.
+MORE_TEXT = {"cs": "fortunes-cs"}
 SETS = ("train", "dev", "test")
 #: Levels of the game that are held out, drawn once at random. "share", what is said in many levels, stays in training.
 HELD_OUT = {
@@ -76,7 +79,11 @@ def read_script(content: str) -> list[Line]:
     [Line(name='a-m', font='font_small', text='Ahoj')]
     """
     found = _DIALOGUE.findall(_COMMENT.sub("", content))
-    return [Line(name, font, re.sub(r"\\(.)", r"\1", text)) for name, font, _, text in found]
+    return [Line(name, font, _unescaped(text)) for name, font, _, text in found]
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
 
 
 def normalised(text: str, language: str) -> Optional[str]:
@@ -160,6 +167,16 @@ def write_tables(folder: str, language: str, sets: Mapping[str, Iterable[Utteran
             writer.writerows([os.path.relpath(u.path, audio_root), u.tag, u.text, u.speaker] for u in of_set)
 
 
+def write_more_text(
+    path: str, sentences: Iterable[str], language: str, sets: Mapping[str, Iterable[Utterance]]
+) -> None:
+    """Write the normalised sentences that no set has, one a line, each once, sorted."""
+    known = {utterance.text for of_set in sets.values() for utterance in of_set}
+    texts = {text for text in (normalised(sentence, language) for sentence in sentences) if text} - known
+    with open(path, "w", encoding="utf8") as file:
+        file.writelines("%s\n" % text for text in sorted(texts))
+
+
 def write_vocabulary(path: str, language: str) -> None:
     """Write the labels of the characters: all that ``normalised`` lets through."""
     labels = sorted("abcdefghijklmnopqrstuvwxyz' " + LETTERS[language])
@@ -194,10 +211,12 @@ def main() -> int:
     parser.add_argument("--language", choices=sorted(LETTERS), default="cs")
     parser.add_argument("--most", type=int, metavar="N", help="only N utterances of each set")
     args = parser.parse_args()
-    names = ("fillets-ng-data", "fillets-ng-data-%s" % args.language)
+    names = ["fillets-ng-data", "fillets-ng-data-%s" % args.language]
+    more_text = MORE_TEXT.get(args.language)
     try:
-        packages = fetch(names, args.packages)
+        packages = fetch([*names, *filter(None, [more_text])], args.packages)
         utterances, left_out = read_corpus(packages[names[0]].folder, packages[names[1]].folder, args.language)
+        sentences = list(sentences_of(packages[more_text], args.language)) if more_text else []
     except PackageError as error:
         print(error, file=sys.stderr)
         return 1
@@ -205,6 +224,8 @@ def main() -> int:
     prefix = os.path.join(args.folder, args.language)
     write_tables(args.folder, args.language, sets, args.packages)
     write_vocabulary(prefix + ".vocab", args.language)
+    if sentences:
+        write_more_text(prefix + "_more.txt", sentences, args.language, sets)
     with open(prefix + "_data_card.md", "w", encoding="utf8") as file:
         file.write(data_card(packages.values()))
     for name, figures in statistics(sets).items():

@@ -33,10 +33,16 @@ CORPORA, ENCODERS = ("cs", "nl", "ru", "prompts"), ("blstm", "conformer")
 DIALOGUE = ("cs", "nl")
 SETS = ("train", "dev", "test")
 FEW = 12
-#: Scales by language model, tuned on the Czech dev set.
+#: Scales by language and language model, tuned on the Czech dev set; the Dutch ones before there was more Czech text.
 DECODING = {
-    "words": ("--lm-scale", "1.2", "--word-score", "1"),
-    "labels": ("--lm-scale", "0.8", "--word-score", "1"),
+    "cs": {
+        "words": ("--lm-scale", "1", "--word-score", "0"),
+        "labels": ("--lm-scale", "1", "--word-score", "1.5"),
+    },
+    "nl": {
+        "words": ("--lm-scale", "1.2", "--word-score", "1"),
+        "labels": ("--lm-scale", "0.8", "--word-score", "1"),
+    },
 }
 PHONES_CTC = ("--lm-scale", "0.4", "--word-score", "0.5")
 PHONES_HMM = ("--lm-scale", "1", "--prior-scale", "0.5", "--forward-score", "-2")
@@ -70,8 +76,8 @@ def make_zips(steps: Steps, language: str, packages: str, names: Sequence[str] =
 def pretrain(steps: Steps, language: str, encoder: str, seed: int, *, few: bool) -> None:
     """Train a model on synthesised speech as far as it isn't trained yet."""
     if not os.path.exists(steps.out("%s_synthetic.zip" % language)):
-        copies = ["--copies", "1"] if few else []
-        steps.script("%s: let espeak-ng speak" % language, "synthesise.py", "out", "--language", language, *copies)
+        most = ["--most", str(FEW)] if few else []
+        steps.script("%s: let espeak-ng speak" % language, "synthesise.py", "out", "--language", language, *most)
         prefix = "out/%s_synthetic" % language
         files = [prefix + ".tsv", "--output", prefix + ".zip", "--sample-rate", "16000"]
         steps.returnn("%s: zip synthetic" % language, "data", "oggzip", *files)
@@ -94,7 +100,7 @@ def train(steps: Steps, language: str, encoder: str, seed: int, *, stage: str, f
     name = "_".join([language, encoder, *filter(None, [stage]), str(seed)])
     steps.remove_products(name + r"_(search|decode_\w+)\.py")
     steps.returnn("%s: search" % title, "dialogue.config", "++task", "search", environment=environment)
-    for kind, options in DECODING.items():
+    for kind, options in DECODING[language].items():
         files = ["--lm", "out/%s_%s.arpa" % (language, kind)]
         files += ["--output", "out/%s_decode_%s.py" % (name, kind)]
         if kind == "words":

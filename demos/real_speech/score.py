@@ -23,7 +23,7 @@ import jiwer
 
 SEARCHES = {"ctc_decision": "CTC, best path", "output_decision": "attention"}
 DECODED = {
-    "words": "CTC, words of the training set, trigram model",
+    "words": "CTC, known words, trigram model",
     "labels": "CTC, model of 8 characters",
     "phones": "phone model",
 }

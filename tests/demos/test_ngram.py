@@ -75,3 +75,42 @@ def test_perplexity_of_other_texts(ngram):
 def test_nothing_to_estimate(ngram, texts, order, message):
     with pytest.raises(ValueError, match=message):
         ngram.estimate(texts, order)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("weight", [0.1, 0.7])
+def test_interpolated(ngram, order, weight):
+    """An n-gram of either model has the mean of both, and after each history the probabilities sum to 1."""
+    one, other = ngram.estimate(sentences(), order), ngram.estimate([["a", "d", "a"], ["d"], ["d", "b"]], order)
+    model = ngram.interpolate(one, other, weight)
+    assert model.keys() == one.keys() | other.keys()
+
+    def probability(given, history, token):
+        return 10 ** ngram.log_probability(given, history, token) if (token,) in given else 0.0
+
+    for *history, token in model:
+        if token != "<s>":
+            expected = weight * probability(one, tuple(history), token)
+            expected += (1 - weight) * probability(other, tuple(history), token)
+            assert probability(model, tuple(history), token) == pytest.approx(expected)
+    for length in range(order):
+        for history in itertools.product("abcdx", repeat=length):
+            total = sum(probability(model, history, token) for token in ("a", "b", "c", "d", "</s>", "<unk>"))
+            assert total == pytest.approx(1), history
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0, -1.0])
+def test_weight_out_of_range(ngram, weight):
+    model = ngram.estimate(sentences(), 2)
+    with pytest.raises(ValueError, match="must be between 0 and 1"):
+        ngram.interpolate(model, model, weight)
+
+
+def test_best_weight(ngram):
+    """No other weight leaves a lower perplexity."""
+    one, other = ngram.estimate(sentences(), 2), ngram.estimate([["a", "d", "a"], ["d"], ["d", "b"]], 2)
+    asked = [["a", "b"], ["d", "a"], ["c", "b", "a"]]
+    best = ngram.best_weight(one, other, asked, 2)
+    found = {weight: ngram.perplexity(ngram.interpolate(one, other, weight), asked, 2) for weight in (best, 0.2, 0.8)}
+    found.update((best + d, ngram.perplexity(ngram.interpolate(one, other, best + d), asked, 2)) for d in (-0.03, 0.03))
+    assert min(found, key=found.__getitem__) == best

@@ -23,7 +23,7 @@ from tests.demos.demo_modules import demo_modules
 @pytest.fixture(scope="module")
 def demo():
     names = ["alignments", "dialogue", "draw_prompts", "lm", "nearest", "phrases", "prompts", "run", "russian"]
-    names += ["score", "score_prompts", "speak_prompts"]
+    names += ["quotations", "score", "score_prompts", "speak_prompts", "synthesise"]
     return SimpleNamespace(**dict(zip(names, demo_modules("real_speech", *names))))
 
 
@@ -628,3 +628,55 @@ def test_without_espeak(demo, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["prompts.py", str(tmp_path / "packages"), str(tmp_path)])
     assert demo.prompts.main() == 1
     assert "apt-get install espeak-ng" in capsys.readouterr().err
+
+
+QUOTATIONS = """\
+Krása pomíjí,
+  blbost je věčná. Ano!
+\t\t-- Nestroy
+%
+Kadlec: - Ne -- nikdy
+%
+Je 8 hodin. Ahoj!
+"""
+
+
+def package_of_quotations(demo, folder, **files):
+    for name, content in files.items():
+        write(folder / demo.quotations.FORTUNES / "cs" / name, content)
+    return SimpleNamespace(folder=str(folder))
+
+
+def test_quotations(demo, tmp_path):
+    """Sentences, without those who said them, and without other languages and indices."""
+    files = {"b": QUOTATIONS, "a": "Nazdar.", "a.dat": "x", "a.u8": "Nazdar.", "klasik-sk": "Čo?"}
+    package = package_of_quotations(demo, tmp_path, **files)
+    sentences = list(demo.quotations.sentences_of(package, "cs"))
+    expected = ["Krása pomíjí, blbost je věčná.", "Ano!", "Kadlec:", "Ne", "nikdy", "Je 8 hodin.", "Ahoj!"]
+    assert sentences == ["Nazdar.", *expected]
+    with pytest.raises(demo.dialogue.PackageError, match="no quotations in"):
+        list(demo.quotations.sentences_of(SimpleNamespace(folder=str(tmp_path / "none")), "cs"))
+
+
+def test_more_text(demo, tmp_path):
+    """What the language models get has nothing of dev and test, and no text twice."""
+    sets = {"train": [], "dev": [utterance(demo, "x", "ano")], "test": []}
+    path = str(tmp_path / "cs_more.txt")
+    demo.dialogue.write_more_text(path, ["Ne?", "Ano!", "Je 8 hodin.", "ne", "Buď rada"], "cs", sets)
+    assert demo.lm.more_texts(str(tmp_path / "cs")) == ["buď rada", "ne"]
+    assert demo.lm.more_texts(str(tmp_path / "nl")) == []
+    assert demo.synthesise.speakable(["a b", "a b c", "a " * 17, "a " * 16]) == ["a b c", "a " * 16]
+
+
+def test_models_with_more_text(demo, tmp_path, monkeypatch, capsys):
+    """The words of other texts can be recognised, and their n-grams are in the model."""
+    for name, texts in (("train", ["a b", "b a"]), ("dev", ["a c", "b c"])):
+        rows = "".join("x.wav\t%d\t%s\n" % entry for entry in enumerate(texts))
+        write(tmp_path / ("cs_%s.tsv" % name), "file\tseq_name\ttext\n" + rows)
+    write(tmp_path / "cs_more.txt", "a c\nc c b\n")
+    monkeypatch.setattr("sys.argv", ["lm.py", str(tmp_path / "cs")])
+    assert demo.lm.main() == 0
+    assert (tmp_path / "cs.words").read_text() == "a\nb\nc\n"
+    assert "\tc c b\n" in (tmp_path / "cs_words.arpa").read_text()
+    before, after = (float(figure) for figure in re.findall(r"words: .*perplexity ([\d.]+)", capsys.readouterr().out))
+    assert after < before
