@@ -66,6 +66,8 @@ class ArpaReader:
             if self._head and (self._head != _END or order == 1):
                 raise self.error('"%s" where %s has to follow' % (text(self._head), text(expected)))
             raise self._incomplete(order - 1)
+        if order > len(self.counts):
+            raise self._not_announced(str(order))
         while fields := self._fields():
             if fields[0].startswith(b"\\"):
                 break
@@ -98,10 +100,12 @@ class ArpaReader:
         if not self._head:
             raise self._incomplete(len(self.counts))
         if self._head != _END:
-            order = self._head[1:].partition(b"-")[0]
-            raise self.error("the section \\data\\ announces no %s-grams" % text(order))
+            raise self._not_announced(text(self._head[1:].partition(b"-")[0]))
         for _ in self._lines:
             pass
+
+    def _not_announced(self, order: str) -> ValueError:
+        return self.error("the section \\data\\ announces no %s-grams" % order)
 
     def _incomplete(self, order: int) -> ValueError:
         if not order:

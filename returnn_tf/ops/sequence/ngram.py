@@ -16,6 +16,7 @@ from returnn_tf.datasets.core.safe_files import check_regular
 from returnn_tf.ops.sequence.arpa import ArpaReader
 
 UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
+_UNKNOWN_OF_OTHERS = "<UNK>"  # of some programs that estimate models; KenLM takes both
 _TO_NATURAL = math.log(10.0)
 
 
@@ -48,7 +49,7 @@ class ArpaModel:
         :raises ValueError: a line is wrong
         """
         for words_in_utf8, log_prob, backoff in reader.ngrams(order):
-            words = tuple(word.decode("utf8", "surrogateescape") for word in words_in_utf8)
+            words = tuple(_token(word.decode("utf8", "surrogateescape")) for word in words_in_utf8)
             if order == 1 and words in self._grams:
                 raise reader.error('the word "%s" is there twice' % words)
             unknown = [word for word in words if (word,) not in self._grams and word != UNKNOWN] if order > 1 else []
@@ -74,6 +75,10 @@ class ArpaModel:
         total += self._grams.get(history + (word,), (-100.0, 0.0))[0]
         after = (state + (word,))[-(self.order - 1) :] if self.order > 1 else ()
         return total * _TO_NATURAL, after
+
+
+def _token(word: str) -> str:
+    return UNKNOWN if word == _UNKNOWN_OF_OTHERS else word
 
 
 class KenLmModel:

@@ -122,6 +122,7 @@ def test_damaged_arpa_files(tmp_path, content, text):
         (changed("ngram 1=", "ngram 1=1"), "line [0-9]+: the section .1-grams: has"),
         (changed("ngram 1=", "ngram 3="), 'line 2: "ngram 3=[0-9]+" is not "ngram 1=<count>"'),
         (changed("\\1-grams:", "\\2-grams:"), 'line [0-9]+: ".2-grams:" where .1-grams: has to follow'),
+        ("\\data\\\n\\1-grams:\n-1\ta\n\\end\\\n", "line 2: the section .data. announces no 1-grams"),
         (changed("\\data\\", "\\data\\\n\\data\\"), 'line 2: ".data." where .1-grams: has to follow'),
         (changed("ngram 1=6", "ngram 1=5"), "line [0-9]+: more 1-grams than the section .data. announces"),
         (changed("\\1-grams:\n", "\\1-grams:\nnan\tx\n"), 'line [0-9]+: "nan" is not the log10 of a probability'),

@@ -62,6 +62,14 @@ def test_a_word_may_have_a_space_of_unicode(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(total(ArpaModel(str(tmp_path / "x")), ["New\u00a0York", "York"]), -1.5)
 
 
+def test_unknown_words_by_their_other_name(tmp_path: pathlib.Path) -> None:
+    text = pathlib.Path(ARPA).read_text()
+    assert "<unk>" in text
+    (tmp_path / "x").write_text(text.replace("<unk>", "<UNK>"))
+    scores = [total(ArpaModel(path), ["plane", "<UNK>", "house"]) for path in (ARPA, str(tmp_path / "x"))]
+    assert scores[0] == scores[1]
+
+
 def test_a_file_that_changed_is_read_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ngram, "has_kenlm", lambda: False)
     path = tmp_path / "x"
@@ -80,6 +88,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: pathlib.Path, monkeypatch: 
         ("ngram 1=6", "ngram 1=-5", 'line 2: "ngram 1=-5" is not "ngram 1=<count>"'),
         ("ngram 1=6\n", "", 'line 2: "ngram 2=5" is not "ngram 1=<count>"'),
         ("ngram 3=2", "ngram 3=2\nngram 4=1", "it is not complete: it ends after the 3-grams of 4"),
+        ("ngram 1=6\nngram 2=5\nngram 3=2\n", "", "the section \\data\\ announces no 1-grams"),
         ("ngram 3=2\n", "", "the section \\data\\ announces no 3-grams"),
         ("\\data\\", "\\data\\\n\\data\\", 'line 2: "\\data\\" where \\1-grams: has to follow'),
         ("-0.5\thouse </s>\n", "", "the section \\2-grams: has 4 of 5 n-grams"),
