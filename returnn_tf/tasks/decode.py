@@ -34,6 +34,7 @@ from returnn_tf.engine.search.decoder_of_config import beam_options, decoded_nod
 from returnn_tf.engine.search.output import Found, SearchOutput
 from returnn_tf.engine.search.posteriors import (
     Posteriors,
+    check_reference,
     frames_of_posteriors,
     posteriors_of_files,
     posteriors_of_layer,
@@ -219,14 +220,12 @@ class _Data:
         self.reference_key = self._key(settings, NetworkSettings(config).target)
 
     def _key(self, settings: DecodingSettings, target: str) -> Optional[str]:
-        known = self._dataset.data_keys if self._dataset is not None else []
         wanted = settings.decode_reference
-        if wanted and wanted not in known:
-            raise CtcError(
-                "%s: the dataset to decode has no data key %r; it has: %s."
-                % (settings.describe_source("decode_reference"), wanted, ", ".join(known) or "none, as there is none")
-            )
-        return wanted or (target if target in known else None)
+        if wanted:
+            check_reference(self._dataset, wanted, settings.describe_source("decode_reference"))
+            return wanted
+        spec = None if self._dataset is None else self._dataset.data_specs.get(target)
+        return target if spec is not None and spec.sparse else None
 
     def check_times(self, form: str) -> None:
         """Check that times are known.

@@ -24,7 +24,7 @@ from returnn_tf.engine.search.errors import ErrorReport, decided_layers
 from returnn_tf.engine.search.labels import labels_of
 from returnn_tf.engine.search.lexicon_words import with_words_of_search
 from returnn_tf.engine.search.output import SearchOutput
-from returnn_tf.engine.search.posteriors import references
+from returnn_tf.engine.search.posteriors import check_reference, references
 from returnn_tf.engine.search.search_pass import SearchPass
 from returnn_tf.engine.search.searcher import Searcher, searched_node
 from returnn_tf.engine.search.transcriber import Transcriber
@@ -166,13 +166,9 @@ def _searches(
 def _references(key: str, dataset: Dataset, names: LabelNames, epoch: int) -> dict[str, list[str]]:
     """Return the words of the references by tag.
 
-    :raises ConfigError: there is no such data key
+    :raises ConfigError: there is no such data key, or it has no labels
     """
-    if key not in dataset.data_keys:
-        raise SearchError(
-            "decode_reference: the dataset to decode has no data key %r; it has: %s."
-            % (key, ", ".join(dataset.data_keys))
-        )
+    check_reference(dataset, key, "decode_reference")
     return references(dataset, key, dataset.label_names.get(key) or names.of_key(key), epoch)
 
 

@@ -219,6 +219,7 @@ CONFIG_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({**FILES, "decode_hot_words": 5}, "must be a file, a list of words and phrases, or a dict"),
     ({**WORDS, "decode_hot_words": ["x y"]}, "Hot word 'x' .*: the lexicon lacks it"),
     ({**FILES, "decode_reference": "words"}, "has no data key 'words'; it has: data, classes, text"),
+    ({**FILES, "decode_reference": "data"}, "data key 'data' has values, not labels.*: classes, text"),
     ({**FILES, "search_output_file_format": "ctm"}, "files of posteriors do not tell how long their audio is"),
     ({**FILES, "decode_tune": {"lm_scael": [1.0]}}, "there is no scale 'lm_scael'. Did you mean 'lm_scale'"),
     ({**FILES, "decode_tune": {"blank_scale": [0.0]}}, "blank_scale = 0 must be above 0"),

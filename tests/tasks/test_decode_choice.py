@@ -390,6 +390,7 @@ def test_tuning_by_words(tune: dict[str, list[float]], capsys: pytest.CaptureFix
     "changes, text",
     [
         ({"decode_reference": "txt"}, "decode_reference: the dataset to decode has no data key 'txt'; it has: "),
+        ({"decode_reference": "data"}, "decode_reference: data key 'data' has values, not labels.*: classes.$"),
         ({"decode_reference": "classes", "search_do_eval": False}, "decode_reference: no errors are counted"),
     ],
 )

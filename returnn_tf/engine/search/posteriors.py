@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.planning.plan import Plan
-from returnn_tf.config.errors import CtcDataError
+from returnn_tf.config.errors import CtcDataError, CtcError
 from returnn_tf.datasets import Dataset, HDFDataset
 from returnn_tf.datasets.vocabulary.spelling import Spelling
 from returnn_tf.engine.data.data_source import DataSource
@@ -118,6 +118,26 @@ def posteriors_of_files(paths: Sequence[str], num_labels: int) -> Iterator[Poste
                 )
             where = "%s, sequence %r" % (", ".join(paths), example.tag)
             yield Posteriors(example.tag, index, log_posteriors(values, where))
+
+
+def check_reference(dataset: Optional[Dataset], key: str, source: str) -> None:
+    """Check that references can be read from a data key.
+
+    :param source: of the key: the setting, for the error
+    :raises ConfigError: there is no such key, or it has no labels
+    """
+    known = [] if dataset is None else dataset.data_keys
+    if dataset is None or key not in known:
+        raise CtcError(
+            "%s: the dataset to decode has no data key %r; it has: %s."
+            % (source, key, ", ".join(known) or "none, as there is none")
+        )
+    if not dataset.data_specs[key].sparse:
+        having = [name for name, spec in dataset.data_specs.items() if spec.sparse]
+        raise CtcError(
+            "%s: data key %r has values, not labels, which make up words. Keys with labels: %s."
+            % (source, key, ", ".join(having) or "none")
+        )
 
 
 def references(
