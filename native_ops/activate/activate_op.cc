@@ -26,7 +26,7 @@ REGISTER_OP("RtfActivate")
     .Output("y: float")
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(0));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfActivateGrad")
@@ -54,7 +54,7 @@ REGISTER_OP("RtfActivateGrad")
         if (context->RankKnown(context->input(0))) width = context->Dim(context->input(0), -1);
         context->set_output(1, context->Vector(width));
       }
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfGate")
@@ -66,13 +66,13 @@ REGISTER_OP("RtfGate")
       ShapeHandle x = context->input(0), y;
       if (!context->RankKnown(x)) {
         context->set_output(0, context->UnknownShape());
-        return tensorflow::OkStatus();
+        return OkStatus();
       }
       DimensionHandle width;
       TF_RETURN_IF_ERROR(context->Divide(context->Dim(x, -1), 2, /*evenly_divisible=*/true, &width));
       TF_RETURN_IF_ERROR(context->ReplaceDim(x, -1, width, &y));
       context->set_output(0, y);
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfGateGrad")
@@ -83,7 +83,7 @@ REGISTER_OP("RtfGateGrad")
     .Output("dx: float")
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(0));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 #undef RTF_FUNCTIONS
@@ -94,7 +94,7 @@ Status get_function(OpKernelConstruction* construction, const char* attr, int* f
   TF_RETURN_IF_ERROR(construction->GetAttr(attr, &name));
   for (int i = 0; i < 6; ++i)
     if (name == kNames[i]) *function = i;
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 class ActivateBase : public OpKernel {
@@ -115,21 +115,21 @@ class ActivateBase : public OpKernel {
     shape->rows = shape->width ? x.NumElements() / shape->width : 0;
     OpInputList random;
     TF_RETURN_IF_ERROR(context->input_list("random", &random));
-    if (shape->rate == 0) return tensorflow::OkStatus();
+    if (shape->rate == 0) return OkStatus();
     if (random.size() != 2 || random[0].NumElements() != 1 || random[1].NumElements() != 2)
       return InvalidArgument("activate: dropout needs a key [1] and a counter [2]");
-    shape->key = random[0].flat<tensorflow::uint64>()(0);
-    for (int i : {0, 1}) shape->counter[i] = random[1].flat<tensorflow::uint64>()(i);
+    shape->key = random[0].flat<uint64_t>()(0);
+    for (int i : {0, 1}) shape->counter[i] = random[1].flat<uint64_t>()(i);
     OpInputList numbers;
     TF_RETURN_IF_ERROR(context->input_list("numbers", &numbers));
-    if (numbers.size() == 0) return tensorflow::OkStatus();
+    if (numbers.size() == 0) return OkStatus();
     if (numbers.size() != 1 || numbers[0].NumElements() != shape->rows)
       return InvalidArgument("activate: there are ", shape->rows, " rows, but the shape of their numbers is ",
                              numbers[0].shape().DebugString());
-    shape->numbers = reinterpret_cast<const int64_t*>(numbers[0].flat<tensorflow::int64>().data());
+    shape->numbers = numbers[0].flat<int64_t>().data();
     for (int64_t row = 0; row < shape->rows; ++row)
       if (shape->numbers[row] < 0) return InvalidArgument("activate: the number of a row is ", shape->numbers[row]);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   // The only entry of a list, which has to be of a shape; null if the list is empty.
@@ -137,12 +137,12 @@ class ActivateBase : public OpKernel {
     OpInputList list;
     TF_RETURN_IF_ERROR(context->input_list(name, &list));
     *data = nullptr;
-    if (list.size() == 0) return tensorflow::OkStatus();
+    if (list.size() == 0) return OkStatus();
     if (list.size() != 1 || list[0].shape() != shape)
       return InvalidArgument("activate: ", name, " has to be ", shape.DebugString(), ", but is ",
                              list[0].shape().DebugString());
     *data = floats(list[0]);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
  private:
@@ -215,7 +215,7 @@ class GateBase : public OpKernel {
       return InvalidArgument("gate: the input has to have an even number of units, but is ", x.DebugString());
     *half = x;
     half->set_dim(x.dims() - 1, x.dim_size(x.dims() - 1) / 2);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   int value_, gate_;
@@ -258,10 +258,10 @@ class GateGradOp : public GateBase {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfActivate").Device(tensorflow::DEVICE_CPU), ActivateOp);
-REGISTER_KERNEL_BUILDER(Name("RtfActivateGrad").Device(tensorflow::DEVICE_CPU), ActivateGradOp);
-REGISTER_KERNEL_BUILDER(Name("RtfGate").Device(tensorflow::DEVICE_CPU), GateOp);
-REGISTER_KERNEL_BUILDER(Name("RtfGateGrad").Device(tensorflow::DEVICE_CPU), GateGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfActivate").Device(DEVICE_CPU), ActivateOp);
+REGISTER_KERNEL_BUILDER(Name("RtfActivateGrad").Device(DEVICE_CPU), ActivateGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfGate").Device(DEVICE_CPU), GateOp);
+REGISTER_KERNEL_BUILDER(Name("RtfGateGrad").Device(DEVICE_CPU), GateGradOp);
 
 }  // namespace
 }  // namespace rtf

@@ -171,9 +171,9 @@ class CtcOp : public OpKernel {
   bool label_loop_, normalized_, softmax_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfChainSoft").Device(tensorflow::DEVICE_CPU), ChainSoftOp);
-REGISTER_KERNEL_BUILDER(Name("RtfChainBest").Device(tensorflow::DEVICE_CPU), ChainBestOp);
-REGISTER_KERNEL_BUILDER(Name("RtfCtc").Device(tensorflow::DEVICE_CPU), CtcOp);
+REGISTER_KERNEL_BUILDER(Name("RtfChainSoft").Device(DEVICE_CPU), ChainSoftOp);
+REGISTER_KERNEL_BUILDER(Name("RtfChainBest").Device(DEVICE_CPU), ChainBestOp);
+REGISTER_KERNEL_BUILDER(Name("RtfCtc").Device(DEVICE_CPU), CtcOp);
 
 #if RTF_CUDA
 class ChainSoftGpuOp : public ChainSoftOp {
@@ -217,22 +217,18 @@ class CtcGpuOp : public CtcOp {
   }
 };
 
-#define RTF_CHAINS_ON_GPU(name)       \
-  Name(name)                          \
-      .Device(tensorflow::DEVICE_GPU) \
-      .HostMemory("lengths")          \
-      .HostMemory("classes")          \
-      .HostMemory("num_states")       \
-      .HostMemory("loop")             \
+#define RTF_CHAINS_ON_GPU(name) \
+  Name(name)                    \
+      .Device(DEVICE_GPU)       \
+      .HostMemory("lengths")    \
+      .HostMemory("classes")    \
+      .HostMemory("num_states") \
+      .HostMemory("loop")       \
       .HostMemory("skip")
 REGISTER_KERNEL_BUILDER(RTF_CHAINS_ON_GPU("RtfChainSoft"), ChainSoftGpuOp);
 REGISTER_KERNEL_BUILDER(RTF_CHAINS_ON_GPU("RtfChainBest"), ChainBestGpuOp);
-REGISTER_KERNEL_BUILDER(Name("RtfCtc")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("lengths")
-                            .HostMemory("labels")
-                            .HostMemory("label_lengths"),
-                        CtcGpuOp);
+REGISTER_KERNEL_BUILDER(
+    Name("RtfCtc").Device(DEVICE_GPU).HostMemory("lengths").HostMemory("labels").HostMemory("label_lengths"), CtcGpuOp);
 #endif
 
 }  // namespace

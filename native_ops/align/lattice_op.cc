@@ -72,7 +72,7 @@ class AcceptorOp : public OpKernel {
                                  arc[2], "), but there are ", counts[b], " states and ", scores.classes, " classes");
     }
     *acceptors = RtfAcceptors{n_edges, states, edges.flat<int32_t>().data(), floats(costs), counts};
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 };
 
@@ -175,9 +175,9 @@ class TransducerOp : public OpKernel {
   bool label_takes_frame_, normalized_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfAcceptorSoft").Device(tensorflow::DEVICE_CPU), AcceptorSoftOp);
-REGISTER_KERNEL_BUILDER(Name("RtfAcceptorBest").Device(tensorflow::DEVICE_CPU), AcceptorBestOp);
-REGISTER_KERNEL_BUILDER(Name("RtfTransducer").Device(tensorflow::DEVICE_CPU), TransducerOp);
+REGISTER_KERNEL_BUILDER(Name("RtfAcceptorSoft").Device(DEVICE_CPU), AcceptorSoftOp);
+REGISTER_KERNEL_BUILDER(Name("RtfAcceptorBest").Device(DEVICE_CPU), AcceptorBestOp);
+REGISTER_KERNEL_BUILDER(Name("RtfTransducer").Device(DEVICE_CPU), TransducerOp);
 
 #if RTF_CUDA
 class AcceptorSoftGpuOp : public AcceptorSoftOp {
@@ -220,15 +220,12 @@ class TransducerGpuOp : public TransducerOp {
 };
 
 #define RTF_ACCEPTORS_ON_GPU(name) \
-  Name(name).Device(tensorflow::DEVICE_GPU).HostMemory("lengths").HostMemory("edges").HostMemory("num_states")
+  Name(name).Device(DEVICE_GPU).HostMemory("lengths").HostMemory("edges").HostMemory("num_states")
 REGISTER_KERNEL_BUILDER(RTF_ACCEPTORS_ON_GPU("RtfAcceptorSoft"), AcceptorSoftGpuOp);
 REGISTER_KERNEL_BUILDER(RTF_ACCEPTORS_ON_GPU("RtfAcceptorBest"), AcceptorBestGpuOp);
-REGISTER_KERNEL_BUILDER(Name("RtfTransducer")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("lengths")
-                            .HostMemory("labels")
-                            .HostMemory("label_lengths"),
-                        TransducerGpuOp);
+REGISTER_KERNEL_BUILDER(
+    Name("RtfTransducer").Device(DEVICE_GPU).HostMemory("lengths").HostMemory("labels").HostMemory("label_lengths"),
+    TransducerGpuOp);
 #endif
 
 }  // namespace

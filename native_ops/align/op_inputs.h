@@ -18,7 +18,7 @@ inline Status check_lengths(const char* name, const Tensor& lengths, int64_t bat
   for (int64_t b = 0; b < batch; ++b)
     if (values[b] < 0 || values[b] > limit)
       return InvalidArgument("alignment: ", name, " of sequence ", b, " is ", values[b], ", but there are ", limit);
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 // An int32 matrix [batch, any]; the first `lengths` entries of each row are classes.
@@ -26,14 +26,15 @@ inline Status check_classes(const char* name, const Tensor& labels, const int32_
                             int64_t classes) {
   if (labels.dims() != 2 || labels.dim_size(0) != batch)
     return InvalidArgument("alignment: ", name, " has to be [", batch, ", any], but is ", labels.shape().DebugString());
-  for (int64_t b = 0; b < batch; ++b)
+  const int32_t* row = labels.flat<int32_t>().data();
+  for (int64_t b = 0; b < batch; ++b, row += labels.dim_size(1))
     for (int64_t i = 0; i < lengths[b]; ++i) {
-      const int32_t label = labels.matrix<int32_t>()(b, i);
+      const int32_t label = row[i];
       if (label < 0 || label >= classes)
         return InvalidArgument("alignment: ", name, " of sequence ", b, " has ", label, " at place ", i,
                                ", but there are ", classes, " classes");
     }
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 inline Status check_scores(const Tensor& values, const Tensor& lengths, RtfScores* scores) {
@@ -50,13 +51,13 @@ inline Status check_scores(const Tensor& values, const Tensor& lengths, RtfScore
 inline Status posteriors_and_total(InferenceContext* context) {
   context->set_output(0, context->input(0));
   context->set_output(1, context->input(1));
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 inline Status loss_and_gradient(InferenceContext* context) {
   context->set_output(0, context->input(1));
   context->set_output(1, context->input(0));
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 // Output shapes of the ops for best paths: [time, batch] and [batch], for scores [time, batch, classes].
@@ -65,7 +66,7 @@ inline Status path_and_total(InferenceContext* context) {
   TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &scores));
   context->set_output(0, context->Matrix(context->Dim(scores, 0), context->Dim(scores, 1)));
   context->set_output(1, context->input(1));
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 // Calls run(scratch, threads) with size(number of threads) 32-bit numbers of scratch memory.
@@ -73,9 +74,9 @@ template <typename Size, typename Run>
 Status run_on_cpu(OpKernelContext* context, const Size& size, const Run& run) {
   const RtfThreads threads = tf_threads(context);
   Tensor scratch;
-  TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({size(threads.n_threads)}), &scratch));
+  TF_RETURN_IF_ERROR(context->allocate_temp(DT_FLOAT, TensorShape({size(threads.n_threads)}), &scratch));
   run(scratch.data(), &threads);
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 #if RTF_CUDA

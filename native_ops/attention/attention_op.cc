@@ -35,7 +35,7 @@ REGISTER_OP("RtfAttention")
       TF_RETURN_IF_ERROR(context->ReplaceDim(q, 3, size, &y));
       context->set_output(0, y);
       context->set_output(1, context->MakeShape({context->Dim(q, 0), context->Dim(q, 2), context->Dim(q, 1)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfAttentionGrad")
@@ -49,7 +49,7 @@ REGISTER_OP("RtfAttentionGrad")
       TF_RETURN_IF_ERROR(context->GetAttr("n", &n));
       for (int i = 0; i < n; ++i) context->set_output(i, context->input(i));
       context->set_output(n, context->UnknownShapeOfRank(4));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class AttentionBase : public OpKernel {
@@ -102,9 +102,9 @@ class AttentionBase : public OpKernel {
     shape->clipping = table.dim_size(0) / 2;
     shape->table = table.dim_size(0) ? floats(table) : nullptr;
     shape->dropout = dropout_;
-    shape->seed_key = key.flat<tensorflow::uint64>()(0);
-    for (int i = 0; i < 2; ++i) shape->seed_counter[i] = counter.flat<tensorflow::uint64>()(i);
-    return tensorflow::OkStatus();
+    shape->seed_key = key.flat<uint64_t>()(0);
+    for (int i = 0; i < 2; ++i) shape->seed_counter[i] = counter.flat<uint64_t>()(i);
+    return OkStatus();
   }
 
   // The vectors of a dense array [batch, time, heads, size], from an entry of the last axis on.
@@ -175,8 +175,8 @@ class AttentionGradOp : public AttentionBase {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfAttention").Device(tensorflow::DEVICE_CPU), AttentionOp);
-REGISTER_KERNEL_BUILDER(Name("RtfAttentionGrad").Device(tensorflow::DEVICE_CPU), AttentionGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfAttention").Device(DEVICE_CPU), AttentionOp);
+REGISTER_KERNEL_BUILDER(Name("RtfAttentionGrad").Device(DEVICE_CPU), AttentionGradOp);
 
 }  // namespace
 }  // namespace rtf

@@ -18,11 +18,11 @@ REGISTER_OP("RtfBfloat16Product")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 4, &w));
       if (!context->RankKnown(x)) {
         context->set_output(0, context->UnknownShape());
-        return tensorflow::OkStatus();
+        return OkStatus();
       }
       TF_RETURN_IF_ERROR(context->ReplaceDim(x, -1, context->MakeDim(columns), &y));
       context->set_output(0, y);
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class Bfloat16ProductOp : public OpKernel {
@@ -49,16 +49,15 @@ class Bfloat16ProductOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    allocate_scratch(context, rtf_bfloat16_scratch_size(rows, depth) / sizeof(float), &scratch));
     const RtfThreads threads = tf_threads(context);
-    rtf_bfloat16_product_f32(rows, depth, columns_, floats(x),
-                             reinterpret_cast<const uint16_t*>(w.flat<Eigen::bfloat16>().data()), floats(y),
-                             floats(&scratch), &threads);
+    rtf_bfloat16_product_f32(rows, depth, columns_, floats(x), w.flat<uint16_t>().data(), floats(y), floats(&scratch),
+                             &threads);
   }
 
  private:
   int64_t columns_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfBfloat16Product").Device(tensorflow::DEVICE_CPU), Bfloat16ProductOp);
+REGISTER_KERNEL_BUILDER(Name("RtfBfloat16Product").Device(DEVICE_CPU), Bfloat16ProductOp);
 
 }  // namespace
 }  // namespace rtf

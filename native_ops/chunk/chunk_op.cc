@@ -20,7 +20,7 @@ REGISTER_OP("RtfChunk")
       int64_t size;
       TF_RETURN_IF_ERROR(context->GetAttr("size", &size));
       context->set_output(0, context->MakeShape({context->MakeDim(size), context->UnknownDim(), context->Dim(x, 2)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfUnchunk")
@@ -35,7 +35,7 @@ REGISTER_OP("RtfUnchunk")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &chunks));
       context->set_output(0,
                           context->MakeShape({context->UnknownDim(), context->UnknownDim(), context->Dim(chunks, 2)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class ChunkBase : public OpKernel {
@@ -74,7 +74,7 @@ class ChunkOp : public ChunkBase {
   virtual Status run(OpKernelContext* context, const RtfChunks& shape, const float* x, float* chunks) const {
     const RtfThreads threads = tf_threads(context);
     rtf_chunk_f32(&shape, x, chunks, &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 };
 
@@ -84,9 +84,9 @@ class UnchunkOp : public ChunkBase {
 
   void Compute(OpKernelContext* context) override {
     const Tensor &chunks = context->input(0), &frames = context->input(1);
-    OP_REQUIRES(context, frames.dims() == 0 && frames.scalar<int32_t>()() >= 0,
+    OP_REQUIRES(context, frames.dims() == 0 && frames.flat<int32_t>()(0) >= 0,
                 InvalidArgument("unchunk: frames has to be one number, 0 or more"));
-    RtfChunks shape = shape_for(frames.scalar<int32_t>()(), 0, 0);
+    RtfChunks shape = shape_for(frames.flat<int32_t>()(0), 0, 0);
     OP_REQUIRES(context, chunks.dims() == 3 && chunks.dim_size(0) == size_ && chunks.dim_size(1) % shape.count == 0,
                 InvalidArgument("unchunk: for ", shape.frames, " frames the input has to be [", size_, ", batch * ",
                                 shape.count, ", units], but is ", chunks.shape().DebugString()));
@@ -101,12 +101,12 @@ class UnchunkOp : public ChunkBase {
   virtual Status run(OpKernelContext* context, const RtfChunks& shape, const float* chunks, float* x) const {
     const RtfThreads threads = tf_threads(context);
     rtf_unchunk_f32(&shape, chunks, x, &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfChunk").Device(tensorflow::DEVICE_CPU), ChunkOp);
-REGISTER_KERNEL_BUILDER(Name("RtfUnchunk").Device(tensorflow::DEVICE_CPU), UnchunkOp);
+REGISTER_KERNEL_BUILDER(Name("RtfChunk").Device(DEVICE_CPU), ChunkOp);
+REGISTER_KERNEL_BUILDER(Name("RtfUnchunk").Device(DEVICE_CPU), UnchunkOp);
 
 #if RTF_CUDA
 class ChunkGpuOp : public ChunkOp {
@@ -129,8 +129,8 @@ class UnchunkGpuOp : public UnchunkOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfChunk").Device(tensorflow::DEVICE_GPU), ChunkGpuOp);
-REGISTER_KERNEL_BUILDER(Name("RtfUnchunk").Device(tensorflow::DEVICE_GPU).HostMemory("frames"), UnchunkGpuOp);
+REGISTER_KERNEL_BUILDER(Name("RtfChunk").Device(DEVICE_GPU), ChunkGpuOp);
+REGISTER_KERNEL_BUILDER(Name("RtfUnchunk").Device(DEVICE_GPU).HostMemory("frames"), UnchunkGpuOp);
 #endif
 
 }  // namespace

@@ -27,7 +27,7 @@ class AfterProduct {
       return InvalidArgument("product: a residual connection of ", residual[0].shape().DebugString(),
                              " does not fit the result, ", shape.DebugString());
     *after = {biases_ ? floats(bias[0]) : nullptr, residuals_ ? floats(residual[0]) : nullptr, relu_};
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
  private:

@@ -52,7 +52,7 @@ inline Status check_gradients(const char* op, OpKernelContext* context, const st
   for (const auto& [index, like] : pairs)
     if (context->input(index).shape() != context->input(like).shape())
       return InvalidArgument(op, ": the gradients do not have the shape of what they are gradients of");
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 // Allocates an output like each of the first inputs.
@@ -63,7 +63,7 @@ Status allocate_like_inputs(OpKernelContext* context, float* (&out)[kCount]) {
     TF_RETURN_IF_ERROR(context->allocate_output(i, context->input(i).shape(), &tensor));
     out[i] = floats(tensor);
   }
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace rtf

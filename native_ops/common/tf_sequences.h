@@ -17,7 +17,7 @@ inline Status read_sequences(const char* op, int64_t frames, int64_t batch, int6
       return InvalidArgument(op, ": sequence ", b, " of the batch has length ", values[b], ", but there are ", frames,
                              " frames");
   *sequences = RtfSequences{frames, batch, units, values, reverse};
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 }  // namespace rtf

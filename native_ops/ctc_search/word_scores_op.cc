@@ -42,7 +42,7 @@ REGISTER_OP("RtfWordScores")
       TF_RETURN_IF_ERROR(context->GetAttr("num_labels", &num_labels));
       context->set_output(0, before);
       context->set_output(1, context->MakeShape({context->Dim(labels, 0), context->MakeDim(num_labels)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 template <typename T>
@@ -63,7 +63,7 @@ class WordScoresOp : public OpKernel {
                &options_.separator, "lm_of_labels", &lm_of_labels, "readings", &scores_.readings, "end_label",
                &scores_.end_label, "offsets", &offset_bytes, "spellings", &label_bytes, "words", &word_bytes, "file",
                &name, "tokens", &tokens);
-    if (!construction->status().ok()) return;
+    if (!construction->ok()) return;
     options_.lm_of_labels = lm_of_labels;
     offsets_ = array_of<int64_t>(offset_bytes);
     labels_ = array_of<int32_t>(label_bytes);
@@ -85,7 +85,7 @@ class WordScoresOp : public OpKernel {
     if (!name.empty()) {
       char error[1000];
       model_ = rtf_ngram_shared(name.c_str(), error, sizeof(error));
-      OP_REQUIRES(construction, model_ != nullptr, tensorflow::errors::NotFound("word scores: ", error));
+      OP_REQUIRES(construction, model_ != nullptr, NotFound("word scores: ", error));
       indices_.resize(1 + std::count(tokens.begin(), tokens.end(), '\n'));
       const size_t needed = has_lexicon && !lm_of_labels ? num_words_ : options_.num_labels;
       OP_REQUIRES(construction, indices_.size() == needed && (has_lexicon || lm_of_labels),
@@ -149,7 +149,7 @@ class WordScoresOp : public OpKernel {
   std::shared_ptr<RtfCtcDecoder> decoder_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfWordScores").Device(tensorflow::DEVICE_CPU), WordScoresOp);
+REGISTER_KERNEL_BUILDER(Name("RtfWordScores").Device(DEVICE_CPU), WordScoresOp);
 
 }  // namespace
 }  // namespace rtf

@@ -1,6 +1,5 @@
 // The delta rule as TensorFlow ops. The kernels are in delta_scan_cpu.cc.
 #include "../common/tf_scan_shapes.h"
-#include "../common/tf_threads.h"
 #include "delta_scan.h"
 
 namespace rtf {
@@ -23,7 +22,7 @@ REGISTER_OP("RtfDeltaScan")
       context->set_output(0, context->input(2));
       context->set_output(1, context->input(2));
       context->set_output(2, context->input(6));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfDeltaScanGrad")
@@ -49,7 +48,7 @@ REGISTER_OP("RtfDeltaScanGrad")
     .Output("d_first: float")
     .SetShapeFn([](InferenceContext* context) {
       for (int i = 0; i < 7; ++i) context->set_output(i, context->input(i));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class DeltaScanBase : public OpKernel {
@@ -72,7 +71,7 @@ class DeltaScanBase : public OpKernel {
                                   reverse_, shape));
     *inputs = {in(context, 0), in(context, 1), in(context, 2), in(context, 3),
                in(context, 4), in(context, 5), in(context, 6)};
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
  private:
@@ -114,8 +113,8 @@ class DeltaScanGradOp : public DeltaScanBase {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfDeltaScan").Device(tensorflow::DEVICE_CPU), DeltaScanOp);
-REGISTER_KERNEL_BUILDER(Name("RtfDeltaScanGrad").Device(tensorflow::DEVICE_CPU), DeltaScanGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfDeltaScan").Device(DEVICE_CPU), DeltaScanOp);
+REGISTER_KERNEL_BUILDER(Name("RtfDeltaScanGrad").Device(DEVICE_CPU), DeltaScanGradOp);
 
 }  // namespace
 }  // namespace rtf

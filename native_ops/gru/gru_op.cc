@@ -30,7 +30,7 @@ REGISTER_OP("RtfGru")
       context->set_output(0, context->MakeShape({context->Dim(z, 0), context->Dim(z, 1), context->Dim(weights, 0)}));
       context->set_output(1, z);
       context->set_output(2, state);
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfGruGrad")
@@ -51,7 +51,7 @@ REGISTER_OP("RtfGruGrad")
       context->set_output(0, context->input(5));
       context->set_output(1, context->input(4));
       context->set_output(2, context->input(2));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // The sizes of a call, or an error if they are inconsistent.
@@ -92,7 +92,7 @@ struct Cpu {
     const RtfThreads threads = tf_threads(context);
     rtf_gru_forward_f32(&shape, floats(x.z), floats(x.r_gates), floats(x.r_candidate), floats(x.h0), floats(x.h),
                         floats(x.gates), floats(x.h_last), floats(&scratch), &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   static Status run(OpKernelContext* context, const RtfGruShape& shape, const Backward& x) {
@@ -102,7 +102,7 @@ struct Cpu {
     rtf_gru_backward_f32(&shape, floats(x.r_gates), floats(x.r_candidate), floats(x.h0), floats(x.h), floats(x.gates),
                          floats(x.dh), floats(x.dh_last), floats(x.dz), floats(x.reset_h), floats(x.dh0),
                          floats(&scratch), &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 };
 
@@ -191,15 +191,15 @@ class GruGradOp : public OpKernel {
 };
 
 #define RTF_REGISTER_GRU(DEVICE, T, KERNELS)                                                                           \
-  REGISTER_KERNEL_BUILDER(Name("RtfGru").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"), GruOp<KERNELS>); \
-  REGISTER_KERNEL_BUILDER(Name("RtfGruGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),              \
+  REGISTER_KERNEL_BUILDER(Name("RtfGru").Device(DEVICE).TypeConstraint("T", T).HostMemory("lengths"), GruOp<KERNELS>); \
+  REGISTER_KERNEL_BUILDER(Name("RtfGruGrad").Device(DEVICE).TypeConstraint("T", T).HostMemory("lengths"),              \
                           GruGradOp<KERNELS>)
 
-RTF_REGISTER_GRU(tensorflow::DEVICE_CPU, float, Cpu);
+RTF_REGISTER_GRU(DEVICE_CPU, DT_FLOAT, Cpu);
 #if RTF_CUDA
-RTF_REGISTER_GRU(tensorflow::DEVICE_GPU, float, Gpu);
-RTF_REGISTER_GRU(tensorflow::DEVICE_GPU, tensorflow::bfloat16, Gpu);
-RTF_REGISTER_GRU(tensorflow::DEVICE_GPU, Eigen::half, Gpu);
+RTF_REGISTER_GRU(DEVICE_GPU, DT_FLOAT, Gpu);
+RTF_REGISTER_GRU(DEVICE_GPU, DT_BFLOAT16, Gpu);
+RTF_REGISTER_GRU(DEVICE_GPU, DT_HALF, Gpu);
 #endif
 
 }  // namespace

@@ -22,11 +22,11 @@ REGISTER_OP("RtfInt8Product")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 1, &scales));
       if (!context->RankKnown(x)) {
         context->set_output(0, context->UnknownShape());
-        return tensorflow::OkStatus();
+        return OkStatus();
       }
       TF_RETURN_IF_ERROR(context->ReplaceDim(x, -1, context->Dim(scales, 0), &y));
       context->set_output(0, y);
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class Int8ProductOp : public OpKernel {
@@ -59,7 +59,7 @@ class Int8ProductOp : public OpKernel {
   AfterProduct after_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfInt8Product").Device(tensorflow::DEVICE_CPU), Int8ProductOp);
+REGISTER_KERNEL_BUILDER(Name("RtfInt8Product").Device(DEVICE_CPU), Int8ProductOp);
 
 }  // namespace
 }  // namespace rtf

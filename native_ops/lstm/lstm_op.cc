@@ -36,7 +36,7 @@ REGISTER_OP("RtfLstm")
       context->set_output(2, z);
       context->set_output(3, state);
       context->set_output(4, state);
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfLstmGrad")
@@ -57,7 +57,7 @@ REGISTER_OP("RtfLstmGrad")
       context->set_output(0, context->input(4));
       context->set_output(1, context->input(1));
       context->set_output(2, context->input(1));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // The sizes of a call, or an error if they are inconsistent.
@@ -94,7 +94,7 @@ struct Cpu {
     TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_lstm_scratch_size(&shape), &scratch));
     const RtfThreads threads = tf_threads(context);
     run(floats(&scratch), &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Forward& x) {
@@ -198,16 +198,16 @@ class LstmGradOp : public OpKernel {
 };
 
 #define RTF_REGISTER_LSTM(DEVICE, T, KERNELS)                                                              \
-  REGISTER_KERNEL_BUILDER(Name("RtfLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"),     \
+  REGISTER_KERNEL_BUILDER(Name("RtfLstm").Device(DEVICE).TypeConstraint("T", T).HostMemory("lengths"),     \
                           LstmOp<KERNELS>);                                                                \
-  REGISTER_KERNEL_BUILDER(Name("RtfLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("lengths"), \
+  REGISTER_KERNEL_BUILDER(Name("RtfLstmGrad").Device(DEVICE).TypeConstraint("T", T).HostMemory("lengths"), \
                           LstmGradOp<KERNELS>)
 
-RTF_REGISTER_LSTM(tensorflow::DEVICE_CPU, float, Cpu);
+RTF_REGISTER_LSTM(DEVICE_CPU, DT_FLOAT, Cpu);
 #if RTF_CUDA
-RTF_REGISTER_LSTM(tensorflow::DEVICE_GPU, float, Gpu);
-RTF_REGISTER_LSTM(tensorflow::DEVICE_GPU, tensorflow::bfloat16, Gpu);
-RTF_REGISTER_LSTM(tensorflow::DEVICE_GPU, Eigen::half, Gpu);
+RTF_REGISTER_LSTM(DEVICE_GPU, DT_FLOAT, Gpu);
+RTF_REGISTER_LSTM(DEVICE_GPU, DT_BFLOAT16, Gpu);
+RTF_REGISTER_LSTM(DEVICE_GPU, DT_HALF, Gpu);
 #endif
 
 }  // namespace

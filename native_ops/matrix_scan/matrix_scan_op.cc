@@ -1,6 +1,5 @@
 // Matrix-valued recurrences as TensorFlow ops. The kernels are in matrix_scan_cpu.cc.
 #include "../common/tf_scan_shapes.h"
-#include "../common/tf_threads.h"
 #include "matrix_scan.h"
 
 namespace rtf {
@@ -20,7 +19,7 @@ REGISTER_OP("RtfMatrixScan")
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(2));
       context->set_output(1, context->input(4));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfMatrixScanGrad")
@@ -42,7 +41,7 @@ REGISTER_OP("RtfMatrixScanGrad")
     .Output("d_first: float")
     .SetShapeFn([](InferenceContext* context) {
       for (int i = 0; i < 5; ++i) context->set_output(i, context->input(i));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class MatrixScanBase : public OpKernel {
@@ -100,8 +99,8 @@ class MatrixScanGradOp : public MatrixScanBase {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfMatrixScan").Device(tensorflow::DEVICE_CPU), MatrixScanOp);
-REGISTER_KERNEL_BUILDER(Name("RtfMatrixScanGrad").Device(tensorflow::DEVICE_CPU), MatrixScanGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfMatrixScan").Device(DEVICE_CPU), MatrixScanOp);
+REGISTER_KERNEL_BUILDER(Name("RtfMatrixScanGrad").Device(DEVICE_CPU), MatrixScanGradOp);
 
 }  // namespace
 }  // namespace rtf

@@ -41,7 +41,7 @@ REGISTER_OP("RtfMdLstm")
         context->set_output(count + k, h);
         context->set_output(2 * count + k, z);
       }
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfMdLstmGrad")
@@ -69,7 +69,7 @@ REGISTER_OP("RtfMdLstmGrad")
         context->set_output(k, context->input(k));
         context->set_output(count + k, before);
       }
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 Status check_sizes(const char* what, const Tensor& sizes, int64_t batch, int64_t most) {
@@ -80,7 +80,7 @@ Status check_sizes(const char* what, const Tensor& sizes, int64_t batch, int64_t
     if (values[b] < 0 || values[b] > most)
       return InvalidArgument("MDLSTM: image ", b, " of the batch has ", values[b], " in ", what, ", but the array has ",
                              most);
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 // What both ops have in common. Inputs: D arrays of the gates' size, D weights, the sizes.
@@ -119,7 +119,7 @@ class MdLstmBase : public OpKernel {
                             heights.flat<int32_t>().data(),
                             widths.flat<int32_t>().data(),
                             stable_};
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   static TensorShape with_width(const RtfMdLstmShape& shape, int64_t width) {
@@ -156,7 +156,7 @@ struct Cpu {
     TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_mdlstm_scratch_size(shape.units, count), &scratch));
     const RtfThreads threads = tf_threads(context);
     kernel(&shape, count, directions.data(), floats(&scratch), &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Forward>& directions) {
@@ -186,7 +186,7 @@ struct Gpu {
       TF_RETURN_IF_ERROR(gpu_status("MDLSTM", kernel(&shape, count, directions.data() + first, kType, &plan,
                                                      workspace.data(), gpu_stream(context))));
     }
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Forward>& directions) {
@@ -248,17 +248,17 @@ class MdLstmGradOp : public MdLstmBase {
 
 #define RTF_REGISTER_MDLSTM(DEVICE, T, KERNELS)                                                               \
   REGISTER_KERNEL_BUILDER(                                                                                    \
-      Name("RtfMdLstm").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"),     \
+      Name("RtfMdLstm").Device(DEVICE).TypeConstraint("T", T).HostMemory("heights").HostMemory("widths"),     \
       MdLstmOp<KERNELS>);                                                                                     \
   REGISTER_KERNEL_BUILDER(                                                                                    \
-      Name("RtfMdLstmGrad").Device(DEVICE).TypeConstraint<T>("T").HostMemory("heights").HostMemory("widths"), \
+      Name("RtfMdLstmGrad").Device(DEVICE).TypeConstraint("T", T).HostMemory("heights").HostMemory("widths"), \
       MdLstmGradOp<KERNELS>)
 
-RTF_REGISTER_MDLSTM(tensorflow::DEVICE_CPU, float, Cpu);
+RTF_REGISTER_MDLSTM(DEVICE_CPU, DT_FLOAT, Cpu);
 #if RTF_CUDA
-RTF_REGISTER_MDLSTM(tensorflow::DEVICE_GPU, float, Gpu<RTF_MDLSTM_FLOAT>);
-RTF_REGISTER_MDLSTM(tensorflow::DEVICE_GPU, tensorflow::bfloat16, Gpu<RTF_MDLSTM_BFLOAT16>);
-RTF_REGISTER_MDLSTM(tensorflow::DEVICE_GPU, Eigen::half, Gpu<RTF_MDLSTM_HALF>);
+RTF_REGISTER_MDLSTM(DEVICE_GPU, DT_FLOAT, Gpu<RTF_MDLSTM_FLOAT>);
+RTF_REGISTER_MDLSTM(DEVICE_GPU, DT_BFLOAT16, Gpu<RTF_MDLSTM_BFLOAT16>);
+RTF_REGISTER_MDLSTM(DEVICE_GPU, DT_HALF, Gpu<RTF_MDLSTM_HALF>);
 #endif
 
 }  // namespace

@@ -19,7 +19,7 @@ REGISTER_OP("RtfNorm")
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(0));
       for (int i : {1, 2}) context->set_output(i, context->Vector(InferenceContext::kUnknownDim));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfNormGrad")
@@ -37,7 +37,7 @@ REGISTER_OP("RtfNormGrad")
       if (context->RankKnown(context->input(1))) width = context->Dim(context->input(1), -1);
       context->set_output(0, context->input(1));
       for (int i : {1, 2}) context->set_output(i, context->Vector(width));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 Status sizes_of(const Tensor& x, RtfNorm* shape) {
@@ -45,7 +45,7 @@ Status sizes_of(const Tensor& x, RtfNorm* shape) {
     return InvalidArgument("norm: the input has to have features, but is ", x.shape().DebugString());
   shape->width = x.dim_size(x.dims() - 1);
   shape->rows = x.NumElements() / shape->width;
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 // The only entry of a list of inputs, null if it is empty.
@@ -53,11 +53,11 @@ Status optional(OpKernelContext* context, const char* name, int64_t width, const
   OpInputList list;
   TF_RETURN_IF_ERROR(context->input_list(name, &list));
   *data = nullptr;
-  if (list.size() == 0) return tensorflow::OkStatus();
+  if (list.size() == 0) return OkStatus();
   if (list.size() != 1 || list[0].shape() != TensorShape({width}))
     return InvalidArgument("norm: ", name, " has to be [", width, "], but is ", list[0].shape().DebugString());
   *data = floats(list[0]);
-  return tensorflow::OkStatus();
+  return OkStatus();
 }
 
 class NormOp : public OpKernel {
@@ -111,8 +111,8 @@ class NormGradOp : public OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfNorm").Device(tensorflow::DEVICE_CPU), NormOp);
-REGISTER_KERNEL_BUILDER(Name("RtfNormGrad").Device(tensorflow::DEVICE_CPU), NormGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfNorm").Device(DEVICE_CPU), NormOp);
+REGISTER_KERNEL_BUILDER(Name("RtfNormGrad").Device(DEVICE_CPU), NormGradOp);
 
 }  // namespace
 }  // namespace rtf

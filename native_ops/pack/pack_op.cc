@@ -18,7 +18,7 @@ REGISTER_OP("RtfPack")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &x));
       const DimensionHandle frames = context->UnknownDim();
       context->set_output(0, context->MakeShape({context->MakeDim(1), frames, context->Dim(x, 2)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfUnpack")
@@ -32,7 +32,7 @@ REGISTER_OP("RtfUnpack")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &y));
       TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 1, &lengths));
       context->set_output(0, context->MakeShape({context->Dim(lengths, 0), context->UnknownDim(), context->Dim(y, 2)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfPackedRows")
@@ -42,7 +42,7 @@ REGISTER_OP("RtfPackedRows")
     .Output("rows: int64")    // [packed frames]: where they are in the batch, counted in [batch, frames]
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class PackBase : public OpKernel {
@@ -57,13 +57,13 @@ class PackBase : public OpKernel {
       return InvalidArgument("pack: the lengths have to be [batch], but are ", lengths.shape().DebugString());
     if (frames < 0) return InvalidArgument("pack: there are ", frames, " frames");
     *shape = {lengths.dim_size(0), frames, width, lengths.flat<int32_t>().data()};
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   static Status scalar(const Tensor& x, int64_t* value) {
     if (x.NumElements() != 1) return InvalidArgument("pack: the number of frames has to be a scalar");
     *value = x.flat<int32_t>()(0);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   bool packs(const RtfPadded& shape, int64_t valid) const {
@@ -146,7 +146,7 @@ class PackedRowsOp : public PackBase {
     const int64_t count = packed ? valid : shape.batch * shape.frames;
     Tensor* rows;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({count}), &rows));
-    int64_t* to = reinterpret_cast<int64_t*>(rows->flat<tensorflow::int64>().data());
+    int64_t* to = rows->flat<int64_t>().data();
     if (packed)
       rtf_packed_rows(&shape, to);
     else
@@ -154,9 +154,9 @@ class PackedRowsOp : public PackBase {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfPack").Device(tensorflow::DEVICE_CPU), PackOp);
-REGISTER_KERNEL_BUILDER(Name("RtfUnpack").Device(tensorflow::DEVICE_CPU), UnpackOp);
-REGISTER_KERNEL_BUILDER(Name("RtfPackedRows").Device(tensorflow::DEVICE_CPU), PackedRowsOp);
+REGISTER_KERNEL_BUILDER(Name("RtfPack").Device(DEVICE_CPU), PackOp);
+REGISTER_KERNEL_BUILDER(Name("RtfUnpack").Device(DEVICE_CPU), UnpackOp);
+REGISTER_KERNEL_BUILDER(Name("RtfPackedRows").Device(DEVICE_CPU), PackedRowsOp);
 
 }  // namespace
 }  // namespace rtf

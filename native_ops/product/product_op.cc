@@ -1,6 +1,5 @@
 // The product of two matrices as a TensorFlow op. The kernel is in product_cpu.cc.
 #include "../common/tf_op.h"
-#include "../common/tf_threads.h"
 #include "product.h"
 
 namespace rtf {
@@ -28,7 +27,7 @@ REGISTER_OP("RtfProduct")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 1, &bias));
       if (has_bias) TF_RETURN_IF_ERROR(context->Merge(columns, context->Dim(bias, 0), &columns));
       context->set_output(0, context->Matrix(context->Dim(a, transpose_a ? 1 : 0), columns));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class ProductOp : public OpKernel {
@@ -64,7 +63,7 @@ class ProductOp : public OpKernel {
   bool transpose_a_, transpose_b_, has_bias_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfProduct").Device(tensorflow::DEVICE_CPU), ProductOp);
+REGISTER_KERNEL_BUILDER(Name("RtfProduct").Device(DEVICE_CPU), ProductOp);
 
 }  // namespace
 }  // namespace rtf

@@ -24,7 +24,7 @@ REGISTER_OP("RtfScan")
         context->set_output(p, context->input(parts + p));
         context->set_output(parts + p, context->input(2 * parts + p));
       }
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // da is [B, H] if a is [H].
@@ -50,7 +50,7 @@ REGISTER_OP("RtfScanGrad")
         context->set_output(parts + p, context->input(2 * parts + p));
         context->set_output(2 * parts + p, h0);
       }
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // The two arrays of a list of one or two.
@@ -71,7 +71,7 @@ struct Results {
       TF_RETURN_IF_ERROR(context->allocate_output(first + p, shape, &tensor));
       at[p] = floats(tensor);
     }
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 };
 
@@ -82,7 +82,7 @@ struct Cpu {
                         const Pointers& h0, const Results& h, const Results& h_last) {
     const RtfThreads threads = tf_threads(context);
     rtf_scan_forward_f32(&shape, a.at, b.at, h0.at, h.at, h_last.at, &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   static Status backward(OpKernelContext* context, const RtfScanShape& shape, const Pointers& a, const Pointers& h0,
@@ -90,7 +90,7 @@ struct Cpu {
                          const Results& db, const Results& dh0) {
     const RtfThreads threads = tf_threads(context);
     rtf_scan_backward_f32(&shape, a.at, h0.at, h.at, dh.at, dh_last.at, da.at, db.at, dh0.at, &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 };
 
@@ -146,7 +146,7 @@ class ScanBase : public OpKernel {
     if (lengths.shape() != TensorShape({batch}))
       return InvalidArgument("scan: lengths have to be [", batch, "], but are ", lengths.shape().DebugString());
     shape->sequences = RtfSequences{frames, batch, units, lengths.flat<int32_t>().data(), reverse_};
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   bool reverse_;
@@ -192,11 +192,11 @@ class ScanGradOp : public ScanBase {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfScan").Device(tensorflow::DEVICE_CPU), ScanOp<Cpu>);
-REGISTER_KERNEL_BUILDER(Name("RtfScanGrad").Device(tensorflow::DEVICE_CPU), ScanGradOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfScan").Device(DEVICE_CPU), ScanOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfScanGrad").Device(DEVICE_CPU), ScanGradOp<Cpu>);
 #if RTF_CUDA
-REGISTER_KERNEL_BUILDER(Name("RtfScan").Device(tensorflow::DEVICE_GPU), ScanOp<Gpu>);
-REGISTER_KERNEL_BUILDER(Name("RtfScanGrad").Device(tensorflow::DEVICE_GPU), ScanGradOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfScan").Device(DEVICE_GPU), ScanOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfScanGrad").Device(DEVICE_GPU), ScanGradOp<Gpu>);
 #endif
 
 }  // namespace

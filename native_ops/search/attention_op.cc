@@ -31,7 +31,7 @@ REGISTER_OP("RtfBeamAttention")
       context->set_output(1, context->MakeShape({any, any, context->Dim(keys, 2)}));
       context->set_output(2, context->MakeShape({any, any, context->Dim(values, 2)}));
       context->set_output(3, context->MakeShape({any, any}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // At least this many frames are allocated; then twice as many each time, so that a frame is copied twice at most.
@@ -107,14 +107,14 @@ class BeamAttentionOp : public OpKernel {
     }
     if (forwarded < 0)
       std::memcpy(floats(*next), floats(context->input(input)), steps * entries * width * sizeof(float));
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   int64_t heads_;
   bool shifted_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfBeamAttention").Device(tensorflow::DEVICE_CPU), BeamAttentionOp);
+REGISTER_KERNEL_BUILDER(Name("RtfBeamAttention").Device(DEVICE_CPU), BeamAttentionOp);
 
 }  // namespace
 }  // namespace rtf

@@ -21,7 +21,7 @@ REGISTER_OP("RtfBestLabels")
       context->set_output(0, best);
       context->set_output(1, best);
       context->set_output(2, context->MakeShape({context->Dim(x, 0)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class BestLabelsOp : public OpKernel {
@@ -49,7 +49,7 @@ class BestLabelsOp : public OpKernel {
   int64_t count_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfBestLabels").Device(tensorflow::DEVICE_CPU), BestLabelsOp);
+REGISTER_KERNEL_BUILDER(Name("RtfBestLabels").Device(DEVICE_CPU), BestLabelsOp);
 
 }  // namespace
 }  // namespace rtf

@@ -16,7 +16,7 @@ REGISTER_OP("RtfOnceEnergies")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 4, &keys));
       context->set_output(
           0, context->MakeShape({context->Dim(queries, 0), context->Dim(queries, 1), context->Dim(keys, 1)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfOnceSums")
@@ -29,7 +29,7 @@ REGISTER_OP("RtfOnceSums")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 4, &values));
       context->set_output(
           0, context->MakeShape({context->Dim(weights, 0), context->Dim(weights, 1), context->Dim(values, 3)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfOnceAttention")
@@ -46,7 +46,7 @@ REGISTER_OP("RtfOnceAttention")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(2), 4, &values));
       context->set_output(
           0, context->MakeShape({context->Dim(queries, 0), context->Dim(queries, 1), context->Dim(values, 3)}));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // kSums: the last axis of the first input has the frames, that of the result the units of a head; else the reverse.
@@ -113,9 +113,9 @@ class OnceAttentionOp : public OpKernel {
   bool has_lengths_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfOnceAttention").Device(tensorflow::DEVICE_CPU), OnceAttentionOp);
-REGISTER_KERNEL_BUILDER(Name("RtfOnceEnergies").Device(tensorflow::DEVICE_CPU), OnceOp<false>);
-REGISTER_KERNEL_BUILDER(Name("RtfOnceSums").Device(tensorflow::DEVICE_CPU), OnceOp<true>);
+REGISTER_KERNEL_BUILDER(Name("RtfOnceAttention").Device(DEVICE_CPU), OnceAttentionOp);
+REGISTER_KERNEL_BUILDER(Name("RtfOnceEnergies").Device(DEVICE_CPU), OnceOp<false>);
+REGISTER_KERNEL_BUILDER(Name("RtfOnceSums").Device(DEVICE_CPU), OnceOp<true>);
 
 }  // namespace
 }  // namespace rtf

@@ -1,5 +1,6 @@
 // Products with a packed matrix as TensorFlow ops, and matrices in large pages. The kernels are in packed_cpu.cc.
-#include <algorithm>
+#include <cstring>
+#include <mutex>
 
 #include "../common/tf_after_product.h"
 #include "packed.h"
@@ -17,7 +18,7 @@ REGISTER_OP("RtfPackMatrix")
       ShapeHandle w;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &w));
       context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // A copy of a matrix of another type in large pages.
@@ -27,7 +28,7 @@ REGISTER_OP("RtfPlaceMatrix")
     .Output("y: T")
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->input(0));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfPackedProduct")
@@ -46,7 +47,7 @@ REGISTER_OP("RtfPackedProduct")
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &x));
       TF_RETURN_IF_ERROR(context->GetAttr("columns", &columns));
       context->set_output(0, context->Matrix(context->Dim(x, 0), columns));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // The last matrix and its packed form are kept: a search packs the parameters of a network in each batch, and they are
@@ -62,12 +63,12 @@ class PackMatrixOp : public OpKernel {
     const Tensor& w = context->input(0);
     OP_REQUIRES(context, w.dims() == 2, InvalidArgument("pack: not a matrix: ", w.shape().DebugString()));
     const int64_t depth = w.dim_size(transposed_ ? 1 : 0), columns = w.dim_size(transposed_ ? 0 : 1);
-    tensorflow::mutex_lock lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (!w_.SharesBufferWith(w) || floats(w_) != floats(w) || w_.shape() != w.shape()) {
       packed_ = w_ = Tensor();  // before more is allocated
       Tensor packed;
-      OP_REQUIRES_OK(context, allocate_in_huge_pages(tensorflow::DT_FLOAT,
-                                                     TensorShape({rtf_packed_size(depth, columns)}), &packed));
+      OP_REQUIRES_OK(context,
+                     allocate_in_huge_pages(DT_FLOAT, TensorShape({rtf_packed_size(depth, columns)}), &packed));
       const RtfThreads threads = tf_threads(context);
       rtf_pack_matrix_f32(depth, columns, transposed_, floats(w), floats(&packed), &threads);
       w_ = w;
@@ -78,7 +79,7 @@ class PackMatrixOp : public OpKernel {
 
  private:
   bool transposed_;
-  tensorflow::mutex mutex_;
+  std::mutex mutex_;
   Tensor w_, packed_;
 };
 
@@ -90,8 +91,7 @@ class PlaceMatrixOp : public OpKernel {
     const Tensor& x = context->input(0);
     Tensor y;
     OP_REQUIRES_OK(context, allocate_in_huge_pages(x.dtype(), x.shape(), &y));
-    const auto bytes = x.tensor_data();
-    std::copy(bytes.begin(), bytes.end(), static_cast<char*>(y.data()));
+    std::memcpy(y.data(), x.data(), x.TotalBytes());
     context->set_output(0, y);
   }
 };
@@ -123,9 +123,9 @@ class PackedProductOp : public OpKernel {
   AfterProduct after_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfPackMatrix").Device(tensorflow::DEVICE_CPU), PackMatrixOp);
-REGISTER_KERNEL_BUILDER(Name("RtfPlaceMatrix").Device(tensorflow::DEVICE_CPU), PlaceMatrixOp);
-REGISTER_KERNEL_BUILDER(Name("RtfPackedProduct").Device(tensorflow::DEVICE_CPU), PackedProductOp);
+REGISTER_KERNEL_BUILDER(Name("RtfPackMatrix").Device(DEVICE_CPU), PackMatrixOp);
+REGISTER_KERNEL_BUILDER(Name("RtfPlaceMatrix").Device(DEVICE_CPU), PlaceMatrixOp);
+REGISTER_KERNEL_BUILDER(Name("RtfPackedProduct").Device(DEVICE_CPU), PackedProductOp);
 
 }  // namespace
 }  // namespace rtf

@@ -1,15 +1,12 @@
 // Tensors in large pages.
 #pragma once
 
-#include <string>
-
 #include "../common/tf_op.h"
 #include "huge_pages.h"
-#include "tensorflow/core/framework/allocator.h"
 
 namespace rtf {
 
-class HugePageAllocator : public tensorflow::Allocator {
+class HugePageAllocator : public Allocator {
  public:
   // The one of this library. It is never destroyed: a tensor may live longer than anything else.
   static HugePageAllocator* get() {
@@ -17,20 +14,20 @@ class HugePageAllocator : public tensorflow::Allocator {
     return allocator;
   }
 
-  std::string Name() override { return "rtf_huge_pages"; }
-  void* AllocateRaw(size_t alignment, size_t bytes) override {
+  void* allocate(size_t alignment, size_t bytes) override {
     return alignment <= HugePages::kLine ? pages_.take(bytes) : nullptr;
   }
-  void DeallocateRaw(void* memory) override { pages_.give_back(memory); }
+  void deallocate(void* memory) override { pages_.give_back(memory); }
 
  private:
+  HugePageAllocator() : Allocator("rtf_huge_pages") {}
+
   HugePages pages_;
 };
 
-inline Status allocate_in_huge_pages(tensorflow::DataType type, const TensorShape& shape, Tensor* tensor) {
-  *tensor = Tensor(HugePageAllocator::get(), type, shape);
-  if (tensor->IsInitialized()) return tensorflow::OkStatus();
-  return tensorflow::errors::ResourceExhausted("no memory for a matrix of ", shape.DebugString());
+inline Status allocate_in_huge_pages(DataType type, const TensorShape& shape, Tensor* tensor) {
+  if (HugePageAllocator::get()->make(type, shape, tensor)) return OkStatus();
+  return ResourceExhausted("no memory for a matrix of ", shape.DebugString());
 }
 
 }  // namespace rtf

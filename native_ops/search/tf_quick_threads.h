@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "../common/team.h"
-#include "../common/tf_threads.h"
+#include "../common/tf_op.h"
 
 namespace rtf {
 
@@ -37,13 +37,12 @@ class QuickTasks {
 };
 
 // Valid for the duration of the op's call.
-inline RtfThreads tf_quick_threads(tensorflow::OpKernelContext* context) {
+inline RtfThreads tf_quick_threads(OpKernelContext* context) {
   RtfThreads threads = tf_threads(context);
   threads.run = [](void* pool, int64_t n_tasks, RtfTask task, void* arg) {
-    auto* const workers = static_cast<tensorflow::thread::ThreadPool*>(pool);
     const auto tasks = std::make_shared<QuickTasks>(n_tasks, task, arg);
-    const int64_t others = std::min<int64_t>(n_tasks - 1, workers->NumThreads());
-    for (int64_t i = 0; i < others; ++i) workers->Schedule([tasks] { tasks->work(); });
+    const int64_t others = std::min<int64_t>(n_tasks - 1, pool_size(pool));
+    for (int64_t i = 0; i < others; ++i) schedule(pool, [tasks] { tasks->work(); });
     tasks->work();
     tasks->wait();
   };

@@ -25,7 +25,7 @@ REGISTER_OP("RtfSelectiveScan")
       context->set_output(0, context->input(0));
       context->set_output(1, context->input(6));
       context->set_output(2, context->UnknownShapeOfRank(4));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfSelectiveScanGrad")
@@ -55,7 +55,7 @@ REGISTER_OP("RtfSelectiveScanGrad")
       for (int i = 0; i < 7; ++i)
         context->set_output(i, inputs[i] < 0 ? context->MakeShape({context->Dim(x, 1), context->Dim(x, 2)})
                                              : context->input(inputs[i]));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // The results of a pass.
@@ -78,14 +78,14 @@ struct Cpu {
                     const Forward& x) {
     const RtfThreads threads = tf_threads(context);
     rtf_selective_forward_f32(&shape, &inputs, x.y, x.h_last, x.checkpoints, &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   static Status run(OpKernelContext* context, const RtfSelectiveShape& shape, const RtfSelectiveInputs& inputs,
                     const Backward& x, float* scratch) {
     const RtfThreads threads = tf_threads(context);
     rtf_selective_backward_f32(&shape, &inputs, x.checkpoints, x.dy, x.dh_last, &x.gradients, scratch, &threads);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 };
 
@@ -145,7 +145,7 @@ class SelectiveBase : public OpKernel {
     const Tensor& lengths = context->input(7);
     if (!host && lengths.shape() == TensorShape({batch})) {
       shape->sequences = RtfSequences{frames, batch, width, lengths.flat<int32_t>().data(), reverse_};
-      return tensorflow::OkStatus();
+      return OkStatus();
     }
     if (!host) return InvalidArgument("selective scan: lengths have to be [", batch, "]");
     return read_sequences("selective scan", frames, batch, width, lengths, reverse_, &shape->sequences);
@@ -212,11 +212,11 @@ class SelectiveGradOp : public SelectiveBase {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScan").Device(tensorflow::DEVICE_CPU), SelectiveOp<Cpu>);
-REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScanGrad").Device(tensorflow::DEVICE_CPU), SelectiveGradOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScan").Device(DEVICE_CPU), SelectiveOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScanGrad").Device(DEVICE_CPU), SelectiveGradOp<Cpu>);
 #if RTF_CUDA
-REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScan").Device(tensorflow::DEVICE_GPU), SelectiveOp<Gpu>);
-REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScanGrad").Device(tensorflow::DEVICE_GPU), SelectiveGradOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScan").Device(DEVICE_GPU), SelectiveOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfSelectiveScanGrad").Device(DEVICE_GPU), SelectiveGradOp<Gpu>);
 #endif
 
 }  // namespace

@@ -31,7 +31,7 @@ REGISTER_OP("RtfSlstm")
         context->set_output(kParts + 1 + part, context->input(2 + part));
       }
       context->set_output(kParts, z);
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 REGISTER_OP("RtfSlstmGrad")
@@ -52,7 +52,7 @@ REGISTER_OP("RtfSlstmGrad")
       if (context->num_outputs() != kParts + 1) return InvalidArgument("sLSTM: a state has 4 parts");
       context->set_output(0, context->input(0));
       for (int part = 0; part < kParts; ++part) context->set_output(1 + part, context->input(2 + part));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 // The sizes of a call for one head, and the number of heads, or an error if they are inconsistent.
@@ -101,7 +101,7 @@ class SLstmBase : public OpKernel {
   static Status allocate(OpKernelContext* context, int first, const TensorShape& shape, Tensor** tensors) {
     for (int part = 0; part < kParts; ++part)
       TF_RETURN_IF_ERROR(context->allocate_output(first + part, shape, &tensors[part]));
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   bool reverse_, exp_forget_;
@@ -174,8 +174,8 @@ class SLstmGradOp : public SLstmBase {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfSlstm").Device(tensorflow::DEVICE_CPU), SLstmOp);
-REGISTER_KERNEL_BUILDER(Name("RtfSlstmGrad").Device(tensorflow::DEVICE_CPU), SLstmGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfSlstm").Device(DEVICE_CPU), SLstmOp);
+REGISTER_KERNEL_BUILDER(Name("RtfSlstmGrad").Device(DEVICE_CPU), SLstmGradOp);
 
 }  // namespace
 }  // namespace rtf

@@ -1,6 +1,5 @@
 // Cross entropy of a softmax over many labels as a TensorFlow op. The kernel is in softmax_cpu.cc.
 #include "../common/tf_op.h"
-#include "../common/tf_threads.h"
 #include "softmax.h"
 
 namespace rtf {
@@ -31,7 +30,7 @@ REGISTER_OP("RtfSoftmaxCe")
       context->set_output(0, context->Vector(frames));
       context->set_output(1, context->Vector(frames));
       context->set_output(2, context->Matrix(with_gradient ? frames : context->MakeDim(0), labels));
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 class SoftmaxCeOp : public OpKernel {
@@ -77,7 +76,7 @@ class SoftmaxCeOp : public OpKernel {
   bool with_gradient_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfSoftmaxCe").Device(tensorflow::DEVICE_CPU), SoftmaxCeOp);
+REGISTER_KERNEL_BUILDER(Name("RtfSoftmaxCe").Device(DEVICE_CPU), SoftmaxCeOp);
 
 }  // namespace
 }  // namespace rtf

@@ -6,14 +6,10 @@
 #include <vector>
 
 #include "../common/tf_op.h"
-#include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/resource_var.h"
 #include "update.h"
 
 namespace rtf {
 namespace {
-
-using tensorflow::Var;
 
 REGISTER_OP("RtfUpdate")
     .Attr(
@@ -26,7 +22,7 @@ REGISTER_OP("RtfUpdate")
     .Input("grads: count * float")
     .Input("numbers: float")  // see RtfRule
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext*) { return tensorflow::OkStatus(); });
+    .SetShapeFn([](InferenceContext*) { return OkStatus(); });
 
 REGISTER_OP("RtfGlobalNorm")
     .Attr("count: int >= 1")
@@ -34,7 +30,7 @@ REGISTER_OP("RtfGlobalNorm")
     .Output("norm: float")
     .SetShapeFn([](InferenceContext* context) {
       context->set_output(0, context->Scalar());
-      return tensorflow::OkStatus();
+      return OkStatus();
     });
 
 int rule_of(const std::string& name) {
@@ -57,41 +53,42 @@ TensorShape slot_shape(int rule, int slot, const TensorShape& shape) {
 class Locked {
  public:
   Status open(OpKernelContext* context, int first, int count) {
-    vars_.resize(count);
-    for (int i = 0; i < count; ++i)
-      TF_RETURN_IF_ERROR(LookupResource(context, tensorflow::HandleFromInput(context, first + i), &vars_[i]));
-    for (const auto& var : vars_) locks_.push_back(var->mu());
-    std::sort(locks_.begin(), locks_.end());  // in one order, so that two updates do not wait for each other
-    locks_.erase(std::unique(locks_.begin(), locks_.end()), locks_.end());
-    for (tensorflow::mutex* lock : locks_) lock->lock();
+    vars_ = std::vector<Variable>(count);
+    for (int i = 0; i < count; ++i) TF_RETURN_IF_ERROR(vars_[i].open(context, first + i));
+    for (Variable& var : vars_) locked_.push_back(&var);
+    // in one order, so that two updates do not wait for each other
+    std::sort(locked_.begin(), locked_.end(), [](auto* a, auto* b) { return a->identity() < b->identity(); });
+    const auto same = [](auto* a, auto* b) { return a->identity() == b->identity(); };
+    locked_.erase(std::unique(locked_.begin(), locked_.end(), same), locked_.end());
+    for (Variable* var : locked_) var->lock();
     open_ = true;
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
   ~Locked() {
     if (open_)
-      for (tensorflow::mutex* lock : locks_) lock->unlock();
+      for (Variable* var : locked_) var->unlock();
   }
 
   // The numbers of a variable of this shape, to be changed: copied if something that was read before still has them.
   Status numbers(OpKernelContext* context, int i, const TensorShape& shape, float** data) {
-    Tensor* tensor = vars_[i]->tensor();
-    if (!vars_[i]->is_initialized || tensor->dtype() != tensorflow::DT_FLOAT || tensor->shape() != shape)
-      return InvalidArgument("update: a variable or slot is ", tensor->DebugString(0), ", but its gradient is ",
+    Tensor* tensor = vars_[i].tensor();
+    if (!vars_[i].is_initialized() || tensor->dtype() != DT_FLOAT || tensor->shape() != shape)
+      return InvalidArgument("update: a variable or slot is ", tensor->DebugString(), ", but its gradient is ",
                              shape.DebugString());
     if (!tensor->RefCountIsOne()) {
       Tensor copy;
-      TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, shape, &copy));
+      TF_RETURN_IF_ERROR(context->allocate_temp(DT_FLOAT, shape, &copy));
       std::memcpy(floats(&copy), floats(tensor), tensor->NumElements() * sizeof(float));
       *tensor = copy;
     }
     *data = floats(tensor);
-    return tensorflow::OkStatus();
+    return OkStatus();
   }
 
  private:
-  std::vector<tensorflow::core::RefCountPtr<Var>> vars_;
-  std::vector<tensorflow::mutex*> locks_;
+  std::vector<Variable> vars_;
+  std::vector<Variable*> locked_;
   bool open_ = false;
 };
 
@@ -151,12 +148,12 @@ class GlobalNormOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &norm));
     const RtfThreads threads = tf_threads(context);
     const double sum = rtf_sum_of_squares_f32(arrays.data(), sizes.data(), context->num_inputs(), &threads);
-    norm->scalar<float>()() = static_cast<float>(std::sqrt(sum));
+    norm->flat<float>()(0) = static_cast<float>(std::sqrt(sum));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfUpdate").Device(tensorflow::DEVICE_CPU), UpdateOp);
-REGISTER_KERNEL_BUILDER(Name("RtfGlobalNorm").Device(tensorflow::DEVICE_CPU), GlobalNormOp);
+REGISTER_KERNEL_BUILDER(Name("RtfUpdate").Device(DEVICE_CPU), UpdateOp);
+REGISTER_KERNEL_BUILDER(Name("RtfGlobalNorm").Device(DEVICE_CPU), GlobalNormOp);
 
 }  // namespace
 }  // namespace rtf

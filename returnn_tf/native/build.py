@@ -1,4 +1,4 @@
-"""Compiles a native op, unless it is in the cache."""
+"""Compiles native ops, unless they are in the cache, and what joins all of them to TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Optional
+from typing import Callable, Optional
 
 from returnn_tf.logging.log import log
 from returnn_tf.native.cache import (
     BUILD_PREFIX,
+    SHARED_OBJECT,
     CacheEntry,
     find_entry,
     find_entry_of_any_compiler,
@@ -21,7 +23,7 @@ from returnn_tf.native.cache import (
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
 from returnn_tf.native.processes import run_all
-from returnn_tf.native.sources import NativeOp, source_bytes, source_folder
+from returnn_tf.native.sources import BRIDGE, NativeOp, shared_bytes, source_bytes, source_folder
 from returnn_tf.native.toolchain import CUDA_DEFINITION, Toolchain, find_toolchain, fingerprint, machine_key
 from returnn_tf.util.lazy_tf import tf
 
@@ -56,11 +58,36 @@ def find_compilers(op: NativeOp, archs: Sequence[str] = (), target: Optional[Seq
     return Compilers(find_toolchain(target), find_cuda_toolchain(archs) if op.cuda and archs else None)
 
 
+def find(op: NativeOp) -> Optional[str]:
+    """Return the path of the library of an op if it is in the cache, see `build`.
+
+    :raises NativeOpError: it is not in the cache, and there is no compiler
+    """
+    found, *_ = _look_up(op)
+    return found
+
+
 def build(op: NativeOp) -> tuple[str, bool]:
     """Return the library of an op, for the CPU of this machine and the GPUs that TensorFlow uses.
 
     :return: its path, and whether this call compiled it
     :raises NativeOpError: it is not in the cache and cannot be compiled
+    """
+    found, compilers, place, key = _look_up(op)
+    if found is not None:
+        return found, False
+    assert compilers is not None
+
+    def compile_op(entry: CacheEntry) -> None:
+        compile_into(entry, op, compilers, place, bridge=_bridge)
+
+    return _make(op.name, key, "the native op " + op.name, compile_op)
+
+
+def _look_up(op: NativeOp) -> tuple[Optional[str], Optional[Compilers], str, str]:
+    """Look for the library of an op in the cache.
+
+    :return: its path; the compilers, the place and the key to compile it, if there is none
     """
     archs = visible_archs() if op.cuda else ()
     sources = source_bytes(op, cuda=bool(archs))
@@ -71,37 +98,75 @@ def build(op: NativeOp) -> tuple[str, bool]:
         found = find_entry_of_any_compiler(op.name, place)
         if found is None:
             raise
-        return found.library, False
+        return found.library, None, place, ""
     key = fingerprint(machine_key(), compilers.key(), sources=sources)
     found = find_entry(op.name, key)
-    if found is not None:
-        return found.library, False
-    entry = new_entry(op.name, key)
+    return None if found is None else found.library, compilers, place, key
+
+
+def _make(name: str, key: str, what: str, make: Callable[[CacheEntry], None]) -> tuple[str, bool]:
+    """Return a file that is not in the cache, made by one process while others wait, and whether this call made it.
+
+    :param what: for the log
+    :param make: puts it into the entry
+    :raises NativeOpError: it can't be made, or no folder is writable
+    """
+    entry = new_entry(name, key)
     with entry.lock() as alone:
-        if entry.is_whole():  # built by another process meanwhile
+        if entry.is_whole():  # made by another process meanwhile
             return entry.library, False
         again = ", as the one in the cache is damaged or incomplete" if alone and entry.has_remains() else ", once"
-        log.write(3, "Compiling the native op %s for this machine%s ..." % (op.name, again))
+        log.write(3, "Compiling %s for this machine%s ..." % (what, again))
         try:
             if alone:
                 entry.remove_leftovers()
-            compile_into(entry, op, compilers, place)
+            make(entry)
         except OSError as exc:
             raise unusable(exc, entry.folder) from exc
     return entry.library, True
 
 
-def compile_into(entry: CacheEntry, op: NativeOp, compilers: Compilers, place: str = "") -> None:
+def _bridge(compilers: Compilers) -> str:
+    """Return the object that joins ops to TensorFlow, the same for all ops."""
+    key = fingerprint(machine_key(), compilers.key(), sources=shared_bytes(cuda=bool(compilers.cuda)))
+    found = find_entry(SHARED_OBJECT, key)
+    if found is not None:
+        return found.library
+
+    def compile_bridge(entry: CacheEntry) -> None:
+        folder = tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=entry.folder)
+        try:
+            made = os.path.join(folder, "bridge.o")
+            run_all([[*_bridge_command(compilers, source_folder()), "-o", made]])
+            entry.put(made, compiler=compilers.description, flags=" ".join(compilers.key()[1:]))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return _make(SHARED_OBJECT, key, "the interface of native ops to TensorFlow", compile_bridge)[0]
+
+
+def compile_into(
+    entry: CacheEntry,
+    op: NativeOp,
+    compilers: Compilers,
+    place: str = "",
+    bridge: Optional[Callable[[Compilers], str]] = None,
+) -> None:
     """Compile and link the op, with all files in parallel.
 
     :param place: identifies the machines on which the result runs, see `cache.find_entry_of_any_compiler`
+    :param bridge: returns the object that joins ops to TensorFlow, while the op is compiled; default: compiled with it
     :raises NativeOpError: a compiler fails
     """
     folder = tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=entry.folder)
     try:
         jobs = _compile_commands(op, compilers, source_folder())
+        jobs += [] if bridge else [_bridge_command(compilers, source_folder())]
         objects = [os.path.join(folder, "%d.o" % index) for index in range(len(jobs))]
-        run_all([[*command, "-o", to] for command, to in zip(jobs, objects)])
+        with ThreadPoolExecutor(1) as thread:
+            made = [thread.submit(bridge, compilers)] if bridge else []
+            run_all([[*command, "-o", to] for command, to in zip(jobs, objects)])
+            objects += [future.result() for future in made]
         library = os.path.join(folder, "op.so")
         rpath, cpu, cuda = tf.sysconfig.get_lib(), compilers.cpu, compilers.cuda
         link = cuda.link_command(cpu.compiler, rpath) if cuda else cpu.link_command(rpath)
@@ -132,3 +197,9 @@ def _compile_commands(op: NativeOp, compilers: Compilers, sources: str) -> list[
     if cuda:
         jobs += [(cuda.compile_command(cpu.compiler), path) for path in op.cuda]
     return [[*command, "-I", sources, "-c", op.path(path, sources)] for command, path in jobs]
+
+
+def _bridge_command(compilers: Compilers, sources: str) -> list[str]:
+    """Return the command for the file with TensorFlow's headers, without the name of the object."""
+    cuda = [CUDA_DEFINITION] if compilers.cuda else []
+    return [*compilers.cpu.compiler, *compilers.cpu.binding_flags(), *cuda, "-c", os.path.join(sources, BRIDGE)]

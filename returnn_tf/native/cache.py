@@ -30,6 +30,8 @@ BUILD_PREFIX = "build-"
 _TESTED = ".tested"
 #: The file in the folder of an op that the process locks that builds it.
 LOCK = "lock"
+#: The name of the object that joins ops to TensorFlow, which all of them share; no op has it.
+SHARED_OBJECT = "_bridge"
 #: The name of the folder of an op: the op and a fingerprint.
 _ENTRY = re.compile(r"(\w+)-([0-9a-f]+)")
 
@@ -48,11 +50,12 @@ def cache_folders() -> list[str]:
 
 
 class CacheEntry:
-    """One compiled op in a cache folder."""
+    """A compiled op in a cache folder, or the object that all ops share."""
 
     def __init__(self, folder: str, name: str, fingerprint: str):
+        self.name = name
         self.folder = os.path.join(folder, "%s-%s" % (name, fingerprint))
-        self.library = os.path.join(self.folder, "rtf_%s.so" % name)
+        self.library = os.path.join(self.folder, "rtf_%s.so" % name if name != SHARED_OBJECT else "bridge.o")
         self.manifest = os.path.join(self.folder, "manifest.json")
 
     def is_whole(self) -> bool:
@@ -232,7 +235,7 @@ def clean(folder: str) -> tuple[int, int]:
             continue
         with entry.lock(wait=False) as alone:
             removed = entry.remove() if alone else 0
-        count, size = count + bool(removed), size + removed
+        count, size = count + (removed > 0 and entry.name != SHARED_OBJECT), size + removed
     return count, size
 
 

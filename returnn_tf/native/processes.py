@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Optional
@@ -14,6 +16,8 @@ from returnn_tf.native.errors import NativeOpError, ToolNotRunError
 
 #: Seconds that a short command may take: much more than it needs, for a machine with other load.
 PATIENCE = 300.0
+#: Compilers at once, on machines with many CPUs: what is compiled for a network has not many more files.
+_MOST = 16
 
 
 def command_in(variable: str) -> list[str]:
@@ -49,13 +53,19 @@ def output_of(command: Sequence[str], text: str = "") -> str:
     return done.stdout
 
 
+@functools.cache
+def _slots() -> threading.BoundedSemaphore:
+    """Return what limits the compilers of this process: one for each CPU, of up to half a gigabyte of memory."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return threading.BoundedSemaphore(min(cpus, _MOST))
+
+
 def run_all(commands: Sequence[list[str]]) -> None:
-    """Run commands, as many at once as there are CPUs for: each compiler takes half a gigabyte of memory.
+    """Run commands, as many at once, with those of other threads, as there are CPUs for.
 
     :raises NativeOpError: one failed, with the most informative line of its output
     """
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(max(1, min(cpus, len(commands)))) as threads:
+    with ThreadPoolExecutor(max(1, len(commands))) as threads:
         for problem in list(threads.map(_problem, commands)):
             if problem is not None:
                 raise problem
@@ -64,9 +74,10 @@ def run_all(commands: Sequence[list[str]]) -> None:
 def _problem(command: list[str]) -> Optional[NativeOpError]:
     """Run a command; return what went wrong."""
     try:
-        done = subprocess.run(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
-        )
+        with _slots():
+            done = subprocess.run(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+            )
     except OSError as exc:
         return ToolNotRunError("%s cannot be run: %s" % (command[0], exc.strerror))
     if done.returncode:

@@ -1,13 +1,13 @@
 """The native ops and their source files.
 
 An op has kernels with a plain C interface, independent of TensorFlow and compiled for the CPU of this machine, and a
-thin file that wraps them as TensorFlow ops.
+thin file that wraps them as TensorFlow ops by `BRIDGE`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
@@ -15,6 +15,9 @@ from returnn_tf.config import did_you_mean
 from returnn_tf.config.registry import Registry
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.util.shipped import shipped_folder
+
+#: The file that joins ops to TensorFlow: the only one with its headers.
+BRIDGE = "common/tf_bridge.cc"
 
 SelfTest = Callable[[Any], None]
 """Takes the module of the ops; raises `NativeOpError` if results are wrong. Runs once per device."""
@@ -99,15 +102,29 @@ def source_bytes(op: NativeOp, *, cuda: bool = False) -> bytes:
     :param cuda: include the sources of GPU kernels
     """
     paths = op.kernels + op.bindings + (op.cuda if cuda else ())
-    shared = ("common", "common/cuda") if cuda else ("common",)
     folders = {os.path.dirname(path): op.folder for path in paths}
-    folders.update((name, "") for name in shared)
-    parts = ["\n".join(paths).encode()]
+    return b"\0".join(["\n".join(paths).encode(), *_contents(folders, cuda), shared_bytes(cuda=cuda)])
+
+
+def shared_bytes(*, cuda: bool = False) -> bytes:
+    """Return the names and contents of the files that all ops share, for a fingerprint.
+
+    :param cuda: include the sources of GPU kernels
+    """
+    return b"\0".join(_contents(dict.fromkeys(("common", *(["common/cuda"] if cuda else [])), ""), cuda))
+
+
+def _contents(folders: Mapping[str, str], cuda: bool) -> list[bytes]:
+    """Return the names and contents of the sources in folders.
+
+    :param folders: folder -> its root, "" for the sources of the package
+    """
+    parts = []
     for folder, root in sorted(folders.items()):
         for file, content in sorted(_files(root, folder).items()):
             if file.endswith((".h", ".cc", *([".cu"] if cuda else []))):
                 parts += [("%s/%s\n" % (folder, file)).encode(), content]
-    return b"\0".join(parts)
+    return parts
 
 
 def _files(root: str, folder: str) -> dict[str, bytes]:

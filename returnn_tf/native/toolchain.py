@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -42,7 +43,7 @@ class Toolchain:
         return [*_COMMON, *_OPTIMISE, *self.target]
 
     def binding_flags(self) -> list[str]:
-        """Return the flags for the files that include TensorFlow's headers.
+        """Return the flags for the files that include TensorFlow's headers, and for those with ops.
 
         TensorFlow's Eigen was built for some other CPU, and types that cross the boundary must have the same layout on
         both sides: no machine-specific flags here.
@@ -73,11 +74,23 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
     if not command or shutil.which(command[0]) is None:
         missing = "$CXX = %r" % os.environ["CXX"] if wanted else "a C++ compiler (%s)" % ", ".join(_COMPILERS)
         raise NativeOpError("%s was not found; on Debian and Ubuntu: apt-get install g++" % missing)
-    version = output_of([*command, "--version"]).partition("\n")[0]
     if target is not None:
-        return Toolchain(tuple(command), version, tuple(target))
-    failure = ""
-    for flag in _TARGETS.get(platform.machine(), ("",)):
+        return Toolchain(tuple(command), _version(command), tuple(target))
+    return _with_widest_target(tuple(command), shutil.which(command[0]), _TARGETS.get(platform.machine(), ("",)))
+
+
+def _version(command: Sequence[str]) -> str:
+    return output_of([*command, "--version"]).partition("\n")[0]
+
+
+@functools.cache
+def _with_widest_target(command: tuple[str, ...], program: Optional[str], targets: tuple[str, ...]) -> Toolchain:
+    """Return a compiler with the first of some targets that it supports, which takes a quarter of a second to find.
+
+    :param program: its path, as the search path may change
+    """
+    version, failure = _version(command), ""
+    for flag in targets:
         flags = tuple(filter(None, [flag]))
         try:
             output_of([*command, *flags, "-x", "c++", "-fsyntax-only", "-"], text="#include <vector>\n")
@@ -86,7 +99,7 @@ def find_toolchain(target: Optional[Sequence[str]] = None) -> Toolchain:
         except NativeOpError as exc:
             failure = str(exc)
         else:
-            return Toolchain(tuple(command), version, flags)
+            return Toolchain(command, version, flags)
     raise NativeOpError(failure)
 
 

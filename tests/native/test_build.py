@@ -1,5 +1,7 @@
 """Compiling and caching ops: one compile for all, whole files only, and one clear line where it does not work."""
 
+import ctypes
+import dataclasses
 import errno
 import os
 import pathlib
@@ -20,14 +22,19 @@ from tests.processes import run
 from tests.util.test_trust import made_by_another
 
 TINY = NativeOp(name="tiny", kernels=("tiny/kernel.cc",), bindings=("tiny/op.cc",))
-KERNEL = 'extern "C" int rtf_tiny() { return 1; }\n'
+SOURCES = {
+    "tiny/kernel.cc": 'extern "C" int rtf_tiny() { return 1; }\n',
+    "tiny/op.cc": "int rtf_bridge();\nint rtf_calls() { return rtf_bridge(); }\n",
+    "common/a.h": "// nothing\n",
+    "common/tf_bridge.cc": "int rtf_bridge() { return 2; }\n",
+}
 
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     """Return an op that compiles in no time, a cache of its own, and a compiler that counts its calls."""
     folder = tmp_path / "sources"
-    for path, text in (("tiny/kernel.cc", KERNEL), ("tiny/op.cc", "int unused;\n"), ("common/a.h", "// nothing\n")):
+    for path, text in SOURCES.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     compiler = tmp_path / "count-c++"
@@ -51,9 +58,10 @@ def test_names_of_ops_and_kernels_differ(files, pattern):
     assert len(names) > 20 and sorted(set(names)) == sorted(names)
 
 
-def compiles(tmp_path):
+def compiles(tmp_path, folder="tiny"):
+    """Return how often files of a folder of sources were compiled."""
     calls = (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
-    return sum(" -c " in " %s " % call for call in calls)
+    return sum(" -c " in call and "/%s/" % folder in call.split(" -c ")[1] for call in calls)
 
 
 def test_compiled_once_and_found_again(tiny):
@@ -61,6 +69,34 @@ def test_compiled_once_and_found_again(tiny):
     assert is_new and compiles(tiny) == 2
     assert build(TINY) == (path, False) and compiles(tiny) == 2
     assert os.listdir(os.path.dirname(path)) and not [n for n in os.listdir(os.path.dirname(path)) if "build-" in n]
+
+
+def test_what_joins_ops_to_tensorflow_is_compiled_once_for_all(tiny):
+    """Only what it is compiled of makes it another one: not the sources of an op."""
+    build(TINY)
+    (tiny / "sources" / "tiny" / "kernel.cc").write_text(SOURCES["tiny/kernel.cc"] + "int more;\n")
+    path, is_new = build(TINY)
+    assert is_new and (compiles(tiny), compiles(tiny, "common")) == (4, 1)
+    assert ctypes.CDLL(path)["_Z9rtf_callsv"]() == 2
+    (tiny / "sources" / "common" / "tf_bridge.cc").write_text("int rtf_bridge() { return 3; }\n")
+    path, is_new = build(TINY)
+    assert is_new and (compiles(tiny), compiles(tiny, "common")) == (6, 2)
+    assert ctypes.CDLL(path)["_Z9rtf_callsv"]() == 3
+
+
+def test_what_joins_ops_is_compiled_anew_if_it_is_damaged(tiny):
+    path, _ = build(TINY)
+    (bridge,) = (tiny / "cache").glob("%s-*/bridge.o" % cache.SHARED_OBJECT)
+    bridge.write_bytes(bridge.read_bytes()[:100])
+    os.remove(path)
+    assert build(TINY) == (path, True) and compiles(tiny, "common") == 2
+
+
+def test_an_error_in_what_joins_ops(tiny):
+    (tiny / "sources" / "common" / "tf_bridge.cc").write_text("int wrong = ;\n")
+    with pytest.raises(NativeOpError, match=r"tf_bridge.cc:1:13: error: expected primary-expression"):
+        build(TINY)
+    assert not list((tiny / "cache").rglob("*.so"))
 
 
 def test_many_at_once_compile_once(tiny):
@@ -170,6 +206,10 @@ def test_a_given_folder_is_the_only_one(tiny, monkeypatch):
     assert not is_new and path.startswith(str(tiny / "returnn_tf" / "native"))
 
 
+def entry_size(path):
+    return os.path.getsize(path) + os.path.getsize(pathlib.Path(path).with_name("manifest.json"))
+
+
 def test_clean(tiny, monkeypatch, capsys):
     """Ops of all kinds and what killed compilers left; nothing else, and no op that is being compiled."""
     old, _ = build(TINY)
@@ -181,17 +221,17 @@ def test_clean(tiny, monkeypatch, capsys):
     for path in kept:
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
-    sizes = {path: os.path.getsize(path) + os.path.getsize(pathlib.Path(path).with_name("manifest.json"))
-             for path in (old, new)}  # fmt: skip
+    sizes = {path: entry_size(path) for path in (old, new)}
+    bridges = [entry_size(path) for path in (tiny / "cache").glob("*/bridge.o")]
     capsys.readouterr()
     fingerprint = pathlib.Path(old).parent.name.partition("-")[2]
     with cache.CacheEntry(str(tiny / "cache"), "tiny", fingerprint).lock():
         assert main(["native", "clean"]) == 0
-    text = "%s: removed 1 compiled op, %.1f MB\n" % (tiny / "cache", sizes[new] / 1e6)
+    text = "%s: removed 1 compiled op, %.1f MB\n" % (tiny / "cache", (sizes[new] + sum(bridges)) / 1e6)
     assert capsys.readouterr().out == text
     assert os.path.exists(old) and os.listdir(folder) == ["lock"] and all(path.read_text() == "mine" for path in kept)
     assert build(TINY) == (new, True)
-    assert cache.clean(str(tiny / "cache")) == (2, sizes[old] + sizes[new])
+    assert cache.clean(str(tiny / "cache")) == (2, sizes[old] + sizes[new] + bridges[0])
     monkeypatch.setenv(cache.ENVIRONMENT, str(tiny / "none"))
     assert main(["native", "clean"]) == 0 and "none: removed 0 compiled ops" in capsys.readouterr().out
     assert main(["native", "clean", "all"]) == 2 and "takes no arguments" in capsys.readouterr().err
@@ -369,6 +409,7 @@ def test_no_more_compilers_at_once_than_cpus(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     script = "mkdir $0/$$; ls $0 | wc -l >> $0.counts; sleep 0.1; rmdir $0/$$"
     (tmp_path / "running").mkdir()
+    processes._slots.cache_clear()
     processes.run_all([["sh", "-c", script, str(tmp_path / "running")] for _ in range(7)])
     counts = (tmp_path / "running.counts").read_text().split()
     assert len(counts) == 7 and max(map(int, counts)) <= 2
@@ -426,3 +467,10 @@ def test_sources_are_missing(monkeypatch):
     monkeypatch.setattr(sources, "shipped_folder", lambda name: "/nowhere")
     with pytest.raises(NativeOpError, match="sources of the native ops are missing: there is no folder /nowhere"):
         build_module.build(TINY)
+
+
+def test_the_compiler_is_examined_once(tiny):
+    for name in ("tiny", "other"):
+        build(dataclasses.replace(TINY, name=name))
+    calls = (tiny / "calls").read_text().splitlines()
+    assert sum("--version" in call for call in calls) == sum("-fsyntax-only" in call for call in calls) == 1

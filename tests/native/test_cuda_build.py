@@ -24,6 +24,7 @@ SOURCES = {
     "tiny/kernel.cu": 'extern "C" int rtf_tiny_cuda() { return 2; }\n',
     "tiny/op.cc": '#if RTF_CUDA\nextern "C" int rtf_tiny_binding() { return 3; }\n#endif\n',
     "common/a.h": "// nothing\n",
+    "common/tf_bridge.cc": "// nothing\n",
     "common/cuda/b.h": "// nothing\n",
 }
 FAKE = """#!%s
