@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.compiler.feed import FeedFormat
 from returnn_tf.compiler.for_xla import ForXla
+from returnn_tf.native.at_once import with_ops_at_once
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.util.lazy_tf import tf, without_collections
 
@@ -23,6 +25,8 @@ class FeedFunction:
     :param before_trace: called before each tracing, which may take long
     :param before_run: called with the tensors before each run; may raise an error
     :param jit_compile: let XLA compile the graph, once for each shape of the tensors
+    :param traces_again: whether a graph may be traced more than once, see `with_ops_at_once`; not where ranks number
+        what they do while they trace
     """
 
     #: The number of graphs made in this process: a step in which the number grows does not tell the speed of others.
@@ -37,12 +41,13 @@ class FeedFunction:
         before_trace: Optional[Callable[[], None]] = None,
         before_run: Optional[Callable[[Mapping[str, Any]], None]] = None,
         jit_compile: bool = False,
+        traces_again: bool = True,
     ) -> None:
         self.feed_format = feed_format
         self._emit = emit
         self._specs = list(specs)
         self._before_trace, self._before_run = before_trace, before_run
-        self._jit_compile = jit_compile
+        self._jit_compile, self._traces_again = jit_compile, traces_again
         self._graphs: dict[frozenset[str], Any] = {}
 
     def __call__(self, feed: Mapping[str, Any], *further: Any) -> Any:
@@ -75,7 +80,8 @@ class FeedFunction:
             if self._before_trace is not None:
                 self._before_trace()
             with without_collections():
-                self._graphs[names] = self._traced(names)
+                traced = partial(self._traced, names)
+                self._graphs[names] = with_ops_at_once(traced) if self._traces_again else traced()
         return self._graphs[names]
 
     def _traced(self, names: frozenset[str]) -> Any:

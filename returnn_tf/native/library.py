@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 from returnn_tf.logging.log import log
-from returnn_tf.native.build import build
+from returnn_tf.native.at_once import built, is_postponed
 from returnn_tf.native.cache import note_tested, was_tested
 from returnn_tf.native.comparison import exact_products
 from returnn_tf.native.errors import NativeOpError
@@ -35,7 +35,7 @@ def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
     :param name: key in `sources.OPS`
     :param self_test: run until it has passed once for the compiled file
     :return: a module with the ops as functions; None if they cannot be used here (the first time, a warning is logged),
-        or within `portable_ops`
+        within `portable_ops`, or if they are being compiled and the graph will be traced again (`with_ops_at_once`)
     """
     if in_portable_ops():
         return None
@@ -43,6 +43,8 @@ def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
         lock = _locks.setdefault(name, threading.Lock())
     with lock:
         if name not in _loaded:
+            if _is_wanted(name) and is_postponed(name):
+                return None
             _loaded[name] = _load_or_warn(name, self_test)
         return _loaded[name]
 
@@ -60,8 +62,12 @@ def needed_op(name: str, self_test: SelfTest) -> Any:
         return _loaded[name]
 
 
+def _is_wanted(name: str) -> bool:
+    return os.environ.get(SWITCH, "1") != "0" and _has_kernels(name)
+
+
 def _load_or_warn(name: str, self_test: SelfTest) -> Optional[Any]:
-    if os.environ.get(SWITCH, "1") == "0" or not _has_kernels(name):
+    if not _is_wanted(name):
         return None
     try:
         return load(name, self_test)
@@ -111,7 +117,7 @@ def load(name: str, self_test: SelfTest) -> Any:
 
     :raises NativeOpError: the op cannot be compiled or loaded, or gives wrong results
     """
-    path, _ = build(OPS[name])
+    path = built(name)
     ops = load_library(path)
     _paths[name] = path
     cpu, *gpus = devices(name)

@@ -1,5 +1,6 @@
 """Compiling and caching ops: one compile for all, whole files only, and one clear line where it does not work."""
 
+import contextlib
 import ctypes
 import dataclasses
 import errno
@@ -7,15 +8,17 @@ import os
 import pathlib
 import re
 import stat
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from returnn_tf.cli.main import main
+from returnn_tf.native import at_once, cache, library, processes, sources, toolchain
 from returnn_tf.native import build as build_module
-from returnn_tf.native import cache, library, processes, sources, toolchain
 from returnn_tf.native.build import build
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.sources import NativeOp
 from returnn_tf.util.lazy_tf import tf
 from tests.processes import run
@@ -467,6 +470,82 @@ def test_sources_are_missing(monkeypatch):
     monkeypatch.setattr(sources, "shipped_folder", lambda name: "/nowhere")
     with pytest.raises(NativeOpError, match="sources of the native ops are missing: there is no folder /nowhere"):
         build_module.build(TINY)
+
+
+@pytest.fixture
+def two(tiny, monkeypatch):
+    """Return a function that traces a graph of two ops, the second of which is asked for if there is the first."""
+    for name in ("tiny", "other"):
+        monkeypatch.setitem(library.OPS._entries, name, dataclasses.replace(TINY, name=name))
+    monkeypatch.setattr(library, "_loaded", {})
+
+    def traced(trace=at_once.with_ops_at_once, test=lambda ops: None):
+        asked = []
+
+        def graph():
+            asked.append([])
+            for name in ("tiny", "other"):
+                found = library.native_op(name, test)
+                asked[-1].append((name, found is not None, library.native_op(name, test) is found))
+                if found is None:
+                    break
+            return len(asked)
+
+        return trace(graph), asked
+
+    return traced
+
+
+def test_a_graph_is_traced_again_when_its_ops_are_compiled(tiny, two):
+    count, asked = two()
+    first, second = ("tiny", True, True), ("other", True, True)
+    assert count == 3 and asked == [[("tiny", False, True)], [first, ("other", False, True)], [first, second]]
+    assert two() == (1, [[first, second]]) and compiles(tiny) == 4 and compiles(tiny, "common") == 1
+
+
+def test_a_graph_with_ops_in_the_cache_is_traced_once(two):
+    for name in ("tiny", "other"):
+        build(library.OPS[name])
+    assert two() == (1, [[("tiny", True, True), ("other", True, True)]])
+
+
+def test_an_op_that_cannot_be_compiled_is_tried_once(tiny, two, caplog):
+    (tiny / "sources" / "tiny" / "kernel.cc").write_text("int wrong = ;\n")
+    assert two() == (2, [[("tiny", False, True)]] * 2) and compiles(tiny) == 2
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert re.match("The native op tiny cannot be used; falling back .* error: expected primary-expr", warning)
+
+
+@pytest.mark.parametrize("why", ["no compiler", "switched off", "portable"])
+def test_a_graph_that_has_no_ops_is_traced_once(two, monkeypatch, why):
+    monkeypatch.setenv("CXX" if why == "no compiler" else library.SWITCH, "0" if why == "switched off" else "no-c++")
+    with portable_ops() if why == "portable" else contextlib.nullcontext():
+        assert two() == (1, [[("tiny", False, True)]])
+
+
+def test_ops_of_one_graph_compile_at_the_same_time(tiny, two, monkeypatch):
+    """The compiler waits for the other one to begin."""
+    script = """#!/bin/sh
+case "$*" in *tiny/kernel.cc*)
+  mkdir {began}/$$
+  for _ in $(seq 600); do [ "$(ls {began} | wc -l)" = 2 ] && exec g++ "$@"; sleep 0.1; done; exit 1
+esac
+exec g++ "$@"
+"""
+    (tiny / "count-c++").write_text(script.format(began=tiny / "began"))
+    (tiny / "began").mkdir()
+    monkeypatch.setattr(processes, "_slots", lambda: threading.BoundedSemaphore(4))
+    found = at_once.with_ops_at_once(lambda: [library.native_op(name, lambda ops: None) for name in ("tiny", "other")])
+    assert None not in found
+
+
+def test_an_error_while_tracing_is_raised_at_once(two):
+    def trace(graph):
+        return at_once.with_ops_at_once(lambda: 1 // (graph() - 1))
+
+    with pytest.raises(ZeroDivisionError):
+        two(trace)
+    assert two()[0] >= 1  # what was begun is used
 
 
 def test_the_compiler_is_examined_once(tiny):

@@ -69,6 +69,7 @@ class StepTrainer:
             specs=[rate, *self.ranks.signature()],
             before_trace=lambda: self.ranks.long_phase("tracing the step"),
             jit_compile=net.jit_compile,
+            traces_again=self.world.size == 1,
         )
         self._rates: dict[float, Any] = {}  # the current learning rate as tensor
         #: whether a step that runs out of memory is computed in two halves, where these give the same
@@ -81,6 +82,7 @@ class StepTrainer:
             self._emit_halves,
             specs=[rate, totals, *self.ranks.signature()],
             before_trace=lambda: self.ranks.long_phase("tracing the step in two halves"),
+            traces_again=self.world.size == 1,
         )
         self._counts = net.feed_function(self._emit_counts)
 
