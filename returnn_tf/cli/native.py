@@ -6,20 +6,39 @@ import argparse
 import os
 
 from returnn_tf.cli.commands import register_command
+from returnn_tf.cli.run import read_config
 from returnn_tf.cli.shared.parser import CommandParser
+from returnn_tf.compiler.network import Network
+from returnn_tf.config import Config
 from returnn_tf.config.errors import NativeDataError, NativeError, did_you_mean
+from returnn_tf.config.settings.tasks import TaskSettings
+from returnn_tf.config.settings.training import TrainingSettings
+from returnn_tf.engine.distributed.world import World
+from returnn_tf.engine.passes.evaluator import Evaluator
+from returnn_tf.engine.passes.step_trainer import StepTrainer
+from returnn_tf.engine.pretrain.checks import plan_of
+from returnn_tf.engine.pretrain.schedule import NetworkSchedule
+from returnn_tf.engine.search.errors import decided_layers
+from returnn_tf.engine.search.searcher import Searcher
+from returnn_tf.engine.support import devices
 from returnn_tf.engine.support.disk_errors import not_writable
+from returnn_tf.graph.fine_tuning import without_fine_tuning
 from returnn_tf.native.build import Compilers, compile_into, find_compilers
 from returnn_tf.native.cache import CacheEntry, cache_folders, clean
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.library import used_ops
 from returnn_tf.native.sources import OPS
+from returnn_tf.tasks.search import search_plan, why_nothing_searches
 from returnn_tf.util.temporary import Temporary
 
 _DOC = """
-Compile a native op ahead of time for a given kind of CPU, and write the library to a file.
+Compile native ops ahead of time: into the cache, those that the training and search of a config need on this machine,
 
-For machines without a compiler, and for decoders in C++ that load it by TF_LoadLibrary before an exported graph. A
-graph with large LSTMs that was saved on a CPU on which product is used needs lstm and product.
+    returnn-tf native build --for my.config [++key value ...]
+
+or one into a file, for a given kind of CPU. That is for machines without a compiler, and for decoders in C++ that load
+it by TF_LoadLibrary before an exported graph. A graph with large LSTMs that was saved on a CPU on which product is used
+needs lstm and product.
 
     returnn-tf native build lstm --output rtf_lstm.so                             for the CPU of this machine
     returnn-tf native build lstm --output rtf_lstm.so --target=-march=x86-64-v3   for any x86 CPU since about 2013
@@ -28,11 +47,12 @@ graph with large LSTMs that was saved on a CPU on which product is used needs ls
     returnn-tf native clean                            remove what was compiled on first use, also for older versions
 """
 _ACTIONS = ("build", "list", "clean")
+_FOR = "--for"
 
 
 @register_command(
     "native",
-    "build OP --output FILE | list | clean",
+    "build --for CONFIG | build OP --output FILE | list | clean",
     "compile native ops ahead of time, list them, or empty their cache",
     own_help=lambda _: _parser().format_help(),
     group="use",
@@ -40,7 +60,7 @@ _ACTIONS = ("build", "list", "clean")
 def run(args: list[str]) -> int:
     """Compile an op, list all of them, or remove those in the cache.
 
-    :param args: ``build OP --output FILE ...``, ``list`` or ``clean``
+    :param args: ``build --for CONFIG ...``, ``build OP --output FILE ...``, ``list`` or ``clean``
     :raises ConfigError: wrong arguments
     :raises DataError: the op cannot be compiled here, or a file of the cache can't be removed
     """
@@ -54,6 +74,8 @@ def run(args: list[str]) -> int:
         return 0
     if args[0] == "clean":
         return _clean()
+    if _FOR in args:
+        return _build_for([arg for arg in args[1:] if arg != _FOR])
     return _build(_parser().parse_args(args[1:]))
 
 
@@ -87,6 +109,56 @@ def _build(args: argparse.Namespace) -> int:
     flags = " ".join(compilers.cpu.target) or "no target flag"
     print("%s: compiled by %s with %s" % (args.output, compilers.description, flags))
     return 0
+
+
+def _build_for(args: list[str]) -> int:
+    """Compile and test what the graphs of a config need.
+
+    :param args: config files and ``++key value``
+    :raises ConfigError: the config is wrong
+    :raises DataError: an op can't be used
+    """
+    if not args:
+        raise NativeError("native build --for: name a config")
+    config = read_config(args)
+    devices.set_up(config)
+    trains = TaskSettings(config).task == "train"
+    if trains:
+        _trace_training(config)
+    _trace_search(config, needed=not trains)
+    used = used_ops()
+    failed = [name for name, works in used.items() if not works]
+    if failed:
+        text = "%s can't be used here; why is said above. The form in plain TensorFlow would take over"
+        raise NativeDataError("native build --for: " + text % ", ".join(failed))
+    print("ready: %s" % (", ".join(used) or "no native op is needed"))
+    return 0
+
+
+def _trace_training(config: Config) -> None:
+    """Trace the step and the evaluation of all networks that are trained."""
+    schedule = NetworkSchedule(config)
+    last = max(TrainingSettings(config).num_epochs, schedule.pretrain_epochs + 1)
+    for entry in schedule.distinct(1, last):
+        net = Network(plan_of(entry), entry.config)
+        StepTrainer(net, entry.config, World()).function.trace()
+        Evaluator(net, entry.config).trace()
+
+
+def _trace_search(config: Config, *, needed: bool) -> None:
+    """Trace the search of the last network, if it searches.
+
+    :param needed: the network is not trained: without a search, there is nothing to compile for
+    :raises ConfigError: it does not search, though needed
+    """
+    plan = search_plan(without_fine_tuning(config))
+    reason = why_nothing_searches(plan)
+    chosen = [node.path for node in plan.roots() if node.output.sparse or node.output.beam]
+    if not reason:
+        layers = dict.fromkeys([*(entry.layer for entry in decided_layers(plan)), *chosen])
+        Searcher(Network(plan, config), list(layers), with_losses=False).trace()
+    elif needed:
+        raise NativeError("native build --for: %s" % reason)
 
 
 def _clean() -> int:

@@ -74,7 +74,13 @@ class FeedFunction:
         """
         if self._before_run is not None:
             self._before_run(tensors)
-        names = frozenset(tensors)
+        return self._graph(frozenset(tensors))
+
+    def trace(self) -> Any:
+        """Return the concrete function for feeds with all names."""
+        return self._graph(frozenset(self.feed_format.signature))
+
+    def _graph(self, names: frozenset[str]) -> Any:
         if names not in self._graphs:
             FeedFunction.graphs_made += 1
             if self._before_trace is not None:

@@ -146,6 +146,11 @@ def examine(name: str) -> str:
     return ""
 
 
+def used_ops() -> dict[str, bool]:
+    """Return the native ops that this process has asked for, and whether each can be used."""
+    return {name: module is not None for name, module in sorted(_loaded.items())}
+
+
 def libraries_with(op_types: Iterable[str]) -> dict[str, str]:
     """Return the loaded libraries that have some of these ops: name of the native op -> path.
 

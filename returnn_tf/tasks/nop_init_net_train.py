@@ -23,6 +23,6 @@ def nop_init_net_train(config: Config) -> int:
     log.write(1, describe_plan(plan))
     devices.set_up(config)
     trainer = StepTrainer(Network(plan, entry.config, seed=TrainingSettings(config).random_seed), entry.config)
-    graph = trainer.function.graph(trainer.function.feed_format.signature)
+    graph = trainer.function.trace()
     log.write(1, "The graph of a training step has %d operations." % len(graph.graph.get_operations()))
     return 0

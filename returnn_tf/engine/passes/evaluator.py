@@ -42,6 +42,10 @@ class Evaluator:
         self._positions = positions
         self._function = net.feed_function(self._emit, jit_compile=net.jit_compile)
 
+    def trace(self) -> None:
+        """Trace the graph, which else the first step does."""
+        self._function.trace()
+
     def step(self, feed: Mapping[str, Any]) -> StepResult:
         """Return losses and errors of one batch.
 

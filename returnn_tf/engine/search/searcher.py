@@ -82,6 +82,10 @@ class Searcher:
         """Return the needed entries of a feed, as tensors."""
         return self._function.tensors(feed)
 
+    def trace(self) -> None:
+        """Trace the graph, which else the first batch does."""
+        self._function.trace()
+
     def run(self, feed: Mapping[str, Any]) -> SearchResult:
         """Search one batch, in two halves if it does not fit into memory.
 
