@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.gpu.gpu_test import NO_GPU
+from returnn_tf.native.gpu.gpu_test import NO_GPU, lacks_memory
 from returnn_tf.native.library import load_library, run_test_on
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf
@@ -37,8 +37,7 @@ def main(arguments: Sequence[str]) -> int:
             run_test_on(device, ops, self_test)
     except NativeOpError as exc:
         print(exc)
-        no_memory = isinstance(exc.__cause__, tf.errors.ResourceExhaustedError) or "out of memory" in str(exc)
-        return NO_GPU if no_memory else 1
+        return NO_GPU if lacks_memory(exc.__cause__) or lacks_memory(exc) else 1
     return 0
 
 

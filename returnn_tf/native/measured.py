@@ -1,13 +1,16 @@
 """Whether a native op is used on a GPU: only if it was right and not slower than its form in TensorFlow on this card.
 
 Each op is tried out once for a card, a driver, a compiled library, a width and a type of numbers, in a process of its
-own. The verdicts are kept beside the library, in one file for a card; another library has its own. What has no verdict,
-since it could not be tried out, is computed by TensorFlow.
+own. The verdicts are kept beside the library, in one file for a card and a version of the Python code of both forms;
+another library has its own. What has no verdict, since it could not be tried out, is computed by TensorFlow.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import glob
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -16,10 +19,10 @@ from functools import partial
 from typing import Any, Callable, Optional
 
 from returnn_tf.logging.log import log
-from returnn_tf.native.cache import LOCK, note_for
+from returnn_tf.native.cache import ENVIRONMENT, LOCK, note_for
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.card import card_in_use, cpu_as_card
-from returnn_tf.native.gpu.gpu_test import NoGpuError, output_of_child
+from returnn_tf.native.gpu.gpu_test import BadKernelError, NoGpuError, lacks_memory, output_of_child
 from returnn_tf.native.library import library_path, load_library
 from returnn_tf.native.trial import Trial, Verdict, numbers, try_out
 from returnn_tf.util.file_lock import lock
@@ -33,7 +36,12 @@ _TRIALS = ".trials"
 
 # of this process, also where the cache can't be written to: library, card, and trial with width and numbers
 _known: dict[tuple[str, str, str], Verdict] = {}
-_told: set[str] = set()
+# of this process: what is not used, whatever else happens: a run does not change its forms
+_refused: set[str] = set()
+
+
+class NoMemoryError(NativeOpError):
+    """The memory that is left does not suffice for a trial, which says nothing about the op."""
 
 
 def pays(trial: Trial, width: Optional[int], dtype: tf.DType) -> bool:
@@ -49,20 +57,21 @@ def pays(trial: Trial, width: Optional[int], dtype: tf.DType) -> bool:
     if width is None:
         return False
     kind = "%s, width %d, %s" % (trial.name, width, numbers(dtype.name, "GPU:0"))
+    if kind in _refused:
+        return False
     try:
         verdict = verdict_on(trial, width, dtype.name, "GPU:0", [gpu.name for gpu in gpus])
     except NativeOpError as exc:
-        _tell(kind, "can't be tried out on this GPU (%s)" % exc, log.warn)
+        _refuse(kind, "can't be tried out on this GPU (%s)" % exc, log.warn)
         return False
     if not verdict.is_used:
-        _tell(kind, "is %s on this GPU" % verdict.text, log.warn if verdict.failure else partial(log.write, 3))
+        _refuse(kind, "is %s on this GPU" % verdict.text, log.warn if verdict.failure else partial(log.write, 3))
     return verdict.is_used
 
 
-def _tell(kind: str, outcome: str, write: Callable[[str], None]) -> None:
-    if kind not in _told:
-        _told.add(kind)
-        write("The native op for %s %s: its form in TensorFlow is used." % (kind, outcome))
+def _refuse(kind: str, outcome: str, write: Callable[[str], None]) -> None:
+    _refused.add(kind)
+    write("The native op for %s %s: its form in TensorFlow is used." % (kind, outcome))
 
 
 def verdict_on(
@@ -74,9 +83,10 @@ def verdict_on(
     :param gpus: names of the physical devices that the process of the trial uses
     :param with_cpu: compare with the kernels for the CPU, too
     :param again: try it out even if there is a verdict
-    :raises NativeOpError: it can't be tried out: the GPU has no memory left, or there is no process
+    :raises NativeOpError: it can't be tried out: the GPU has no memory left, or there is no process, or another program
+        ended it
     """
-    library, card = library_path(trial.op), cpu_as_card() if device.startswith("CPU") else card_in_use()
+    library, card = _place(trial, device)
     key = "%s %d %s" % (trial.name, width, numbers(dtype, device))
     known = (library, card, key)
     if not again and known in _known:
@@ -88,6 +98,21 @@ def verdict_on(
             _write(library, card, key, verdict)
     _known[known] = verdict
     return verdict
+
+
+def forget(trial: Trial, device: str) -> None:
+    """Remove what is recorded on the op of a trial, for all widths, if it can be removed.
+
+    :param device: as in `verdict_on`
+    """
+    library, card = _place(trial, device)
+    with _locked(library), contextlib.suppress(OSError):
+        os.remove(_record(library, card))
+
+
+def _place(trial: Trial, device: str) -> tuple[str, str]:
+    """Return the library and the card of a trial."""
+    return library_path(trial.op), cpu_as_card() if device.startswith("CPU") else card_in_use()
 
 
 def verdicts(library: str, card: str) -> dict[str, Verdict]:
@@ -110,24 +135,27 @@ def _try_out(
         with ThreadPoolExecutor(1) as thread:  # not in the graph that is being built
             ops = load_library(library)
             return thread.submit(verdict_here, trial, ops, width, dtype, device, with_cpu).result()
-    except NativeOpError as exc:
+    except BadKernelError as exc:
         return Verdict(str(exc))
     lines = [line for line in output.splitlines() if line.startswith(_VERDICT)]
     verdict = Verdict.from_json(json.loads(lines[-1][len(_VERDICT) :])) if lines else None
-    return verdict or Verdict("its process said nothing")
+    if verdict is None:
+        raise NativeOpError("its process said nothing")
+    return verdict
 
 
 def verdict_here(trial: Trial, ops: Any, width: int, dtype: str, device: str, with_cpu: bool) -> Verdict:
-    """Try an op out in this process.
+    """Try an op out in this process. Whatever else goes wrong is a verdict, as this may be the process of a training.
 
-    :raises NativeOpError: for lack of memory, which says nothing about the op
+    :raises NoMemoryError: for lack of memory
     """
     try:
         return try_out(trial, ops, width, dtype, device, with_cpu=with_cpu)
-    except tf.errors.ResourceExhaustedError as exc:
-        raise NativeOpError("the GPU has not enough free memory") from exc
-    except tf.errors.OpError as exc:
-        return Verdict(str(exc).splitlines()[0])
+    except Exception as exc:
+        if lacks_memory(exc):
+            raise NoMemoryError("the GPU has not enough free memory") from exc
+        said = (str(exc) or "no message").splitlines()[0]
+        return Verdict(said if isinstance(exc, tf.errors.OpError) else "%s: %s" % (type(exc).__name__, said))
 
 
 def verdict_line(verdict: Verdict) -> str:
@@ -137,7 +165,7 @@ def verdict_line(verdict: Verdict) -> str:
 
 def _read(library: str, card: str) -> dict[str, Any]:
     try:
-        with open(note_for(library, _TRIALS, card), encoding="utf8") as f:
+        with open(_record(library, card), encoding="utf8") as f:
             found = json.load(f)
     except (OSError, ValueError):
         return {}
@@ -146,11 +174,37 @@ def _read(library: str, card: str) -> dict[str, Any]:
 
 
 def _write(library: str, card: str, key: str, verdict: Verdict) -> None:
-    """Add a verdict to the record. If that fails, each process tries the op out."""
+    """Add a verdict to the record. If that fails, each process tries the op out, and the log says so."""
     trials = {**_read(library, card), key: verdict.as_json()}
-    with contextlib.suppress(OSError), Temporary(note_for(library, _TRIALS, card)) as temporary:
-        temporary.write(json.dumps({"card": card, "trials": trials}, indent=1).encode())
-        temporary.publish()
+    try:
+        with Temporary(_record(library, card)) as temporary:
+            temporary.write(json.dumps({"card": card, "trials": trials}, indent=1).encode())
+            temporary.publish()
+    except OSError as exc:
+        _tell_not_kept(os.path.dirname(os.path.dirname(library)), exc.strerror or str(exc))
+
+
+@functools.cache
+def _tell_not_kept(folder: str, reason: str) -> None:
+    text = "What trials of native ops gave can't be kept in %s (%s): each process tries them out. Another folder: $%s"
+    log.write(3, text % (folder, reason, ENVIRONMENT))
+
+
+def _record(library: str, card: str) -> str:
+    """Return the path of the verdicts on a library on a card, for this version of the Python code."""
+    return note_for(library, _TRIALS, "%s, %s" % (card, _version_of_forms()))
+
+
+@functools.cache
+def _version_of_forms() -> str:
+    """Return a hash of the modules with both forms of all ops and their trials, as the library has the kernels only."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = hashlib.sha256()
+    for folder in ("native", "ops"):
+        for path in sorted(glob.glob(os.path.join(glob.escape(package), folder, "**", "*.py"), recursive=True)):
+            with open(path, "rb") as f:
+                found.update(f.read())
+    return found.hexdigest()[:16]
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The process in which an op is tried out on a GPU. Its arguments: LIBRARY WIDTH TYPE DEVICE WITH_CPU TF32 GPU ...
 
-It prints the verdict, or an error as one line. Exit code: 0, or `gpu_test.NO_GPU`.
+It prints the verdict, or an error as one line. Exit code: 0; `gpu_test.NO_GPU` if it can't use the GPU; 1 if no process
+would find a verdict.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.gpu_test import NO_GPU
 from returnn_tf.native.gpu_test_process import claim, end_with_parent
 from returnn_tf.native.library import load_library
-from returnn_tf.native.measured import verdict_here, verdict_line
+from returnn_tf.native.measured import NoMemoryError, verdict_here, verdict_line
 from returnn_tf.native.trial import Trial
 from returnn_tf.util.lazy_tf import tf
 
@@ -29,12 +30,19 @@ def main(trial: Trial, arguments: Sequence[str]) -> int:
             claim(gpus)
         else:
             tf.config.set_visible_devices([], "GPU")
-        tf.config.experimental.enable_tensor_float_32_execution(tf32 == "1")
-        ops = load_library(library)
-        print(verdict_line(verdict_here(trial, ops, int(width), dtype, device, with_cpu == "1")))
-    except (NativeOpError, tf.errors.OpError, RuntimeError, ValueError) as exc:
+    except (tf.errors.OpError, RuntimeError, ValueError) as exc:
         print(str(exc).splitlines()[0])
         return NO_GPU
+    tf.config.experimental.enable_tensor_float_32_execution(tf32 == "1")
+    try:
+        ops = load_library(library)
+        print(verdict_line(verdict_here(trial, ops, int(width), dtype, device, with_cpu == "1")))
+    except NoMemoryError as exc:  # the process that asks may have some
+        print(exc)
+        return NO_GPU
+    except NativeOpError as exc:
+        print(exc)
+        return 1
     return 0
 
 

@@ -272,11 +272,12 @@ def test_the_error_rate_of_the_last_epoch(tmp_path, text, error):
 
 
 def test_trials_on_a_gpu_have_all_widths_and_types(monkeypatch, capsys):
-    """What can't be tried out is a failure, and others follow."""
-    tried = []
+    """What can't be tried out is a failure, and others follow. Former verdicts on an op go once, before the first."""
+    tried, forgotten = [], []
 
     def verdict_on(trial, width, dtype, where, gpus, **_):
         tried.append((trial.name, width, dtype))
+        assert trial.op in forgotten
         if dtype == "float16":
             raise NativeOpError("no memory")
         return Verdict("", 1e-6, (1.0, 2.0), (3.0, 1.0), 2e-6) if trial.name == "lstm" else Verdict("wrong")
@@ -284,8 +285,10 @@ def test_trials_on_a_gpu_have_all_widths_and_types(monkeypatch, capsys):
     monkeypatch.setattr(kernels, "use", lambda device: "GPU:0")
     monkeypatch.setattr(kernels, "load", lambda *_: None)
     monkeypatch.setattr(kernels, "verdict_on", verdict_on)
+    monkeypatch.setattr(kernels, "forget", lambda trial, where: forgotten.append(trial.op))
     kernels.try_ops("gpu", quick=False)
     rows = rows_of(capsys.readouterr().out)
+    assert len(forgotten) == len(set(forgotten))
     assert ("lstm", 1024, "bfloat16") in tried and len(rows) == len(tried) == len(set(tried))
     first = rows[0]
     assert first["width"] == "64 units" and first["type"] == "tf32" and first["used"] is False and not first["failed"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 import os
+import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -20,6 +23,8 @@ from returnn_tf.native.trial import Case, Size, Trial, Verdict, difference, time
 from returnn_tf.ops.all_trials import TRIALS
 from returnn_tf.ops.cells.lstm import LSTM_TRIAL, NativeLstm
 from returnn_tf.util.lazy_tf import tf
+from returnn_tf.util.python_child import python_command
+from tests.waiting import LONG
 
 CARD = "H200 (sm_90), driver 550.54"
 FASTER = Verdict("", 1e-6, (1.0, 2.0), (1.5, 2.0))
@@ -45,7 +50,8 @@ def on_gpu(tmp_path, monkeypatch):
 def _restart(monkeypatch):
     """Forget what only this process knows."""
     monkeypatch.setattr(measured, "_known", {})
-    monkeypatch.setattr(measured, "_told", set())
+    monkeypatch.setattr(measured, "_refused", set())
+    measured._tell_not_kept.cache_clear()
 
 
 @pytest.fixture
@@ -107,7 +113,7 @@ def test_a_verdict_is_kept(on_gpu, child, caplog, monkeypatch, verdict, used, to
     assert measured.verdicts(on_gpu, CARD) == {"lstm 512 tf32": verdict}
 
 
-@pytest.mark.parametrize("change", ["width", "type", "tf32", "card", "library", "again"])
+@pytest.mark.parametrize("change", ["width", "type", "tf32", "card", "library", "forms", "again", "forgotten"])
 def test_what_needs_a_new_trial(on_gpu, child, monkeypatch, change):
     calls = child(_says(FASTER))
     assert lstm_pays()
@@ -115,6 +121,13 @@ def test_what_needs_a_new_trial(on_gpu, child, monkeypatch, change):
         monkeypatch.setattr(measured, "card_in_use", lambda: "H200 (sm_90), driver 570.1")
     elif change == "library":
         monkeypatch.setattr(measured, "library_path", lambda name: on_gpu + "2")
+    elif change == "forms":  # of the Python code
+        measured._known.clear()
+        monkeypatch.setattr(measured, "_version_of_forms", lambda: "another")
+    elif change == "forgotten":
+        measured._known.clear()
+        measured.forget(LSTM_TRIAL, "GPU:0")
+        measured.forget(LSTM_TRIAL, "GPU:0")  # there is nothing left to remove
     elif change == "tf32":
         monkeypatch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: False)
     elif change == "again":
@@ -123,22 +136,70 @@ def test_what_needs_a_new_trial(on_gpu, child, monkeypatch, change):
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize(
-    "code, text",
-    [
-        ("import os; os.kill(os.getpid(), 11)", "wrong: on the GPU: its test was ended by SIGSEGV (no message)"),
-        ("raise SystemExit('no kernel image')", "wrong: no kernel image"),
-        ("pass", "wrong: its process said nothing"),
-    ],
-    ids=["crash", "error", "silence"],
-)
-def test_a_process_that_fails_is_a_verdict(on_gpu, child, monkeypatch, code, text):
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS], ids=lambda number: number.name)
+def test_a_process_that_crashes_is_a_verdict(on_gpu, child, monkeypatch, number):
     """So that it is not repeated at each start."""
-    calls = child(code)
+    calls = child("import os; os.kill(os.getpid(), %d)" % number)
     for _ in range(2):
         assert not lstm_pays()
         _restart(monkeypatch)
+    text = "wrong: on the GPU: its test was ended by %s (no message)" % number.name
     assert len(calls) == 1 and [verdict.text for verdict in measured.verdicts(on_gpu, CARD).values()] == [text]
+
+
+@pytest.mark.parametrize(
+    "code, text",
+    [
+        ("import os; os.kill(os.getpid(), 15)", "on the GPU: its test was ended by SIGTERM (no message)"),
+        ("import os; os.kill(os.getpid(), 9)", "on the GPU: its test was ended by SIGKILL (no message)"),
+        ("import os; os.kill(os.getpid(), 10)", "on the GPU: its test was ended by SIGUSR1 (no message)"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("pass", "its process said nothing"),
+    ],
+    ids=["scheduler", "memory", "warning", "import", "silence"],
+)
+def test_what_says_nothing_about_the_op(on_gpu, child, monkeypatch, caplog, code, text):
+    """This run does without it, in all of its layers; the next one tries it out."""
+    calls = child(code)
+    for _ in range(2):
+        assert not lstm_pays() and not lstm_pays()
+        _restart(monkeypatch)
+    assert len(calls) == 2 and measured.verdicts(on_gpu, CARD) == {}
+    told = "lstm, width 512, tf32 can't be tried out on this GPU (%s): its form in TensorFlow is used." % text
+    assert caplog.text.count(told) == 2
+
+
+def test_a_cache_that_is_read_only(on_gpu, child, monkeypatch, caplog):
+    calls = child(_says(FASTER))
+    caplog.set_level(logging.INFO)
+
+    def read_only(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(measured, "Temporary", read_only)
+    assert lstm_pays() and lstm_pays() and lstm_pays(500)
+    told = "can't be kept in %s (Read-only file system)" % os.path.dirname(os.path.dirname(on_gpu))
+    assert len(calls) == 2 and caplog.text.count(told) == 1
+
+
+def test_several_processes_decide_alike(tmp_path):
+    """Of those that ask at once, one tries the op out, and the others wait for its verdict."""
+    code = (
+        "import sys, time; from returnn_tf.native import measured; from returnn_tf.native.trial import Verdict\n"
+        "from returnn_tf.native.gpu import card\n"
+        "measured.library_path = lambda name: sys.argv[1]; measured.cpu_as_card = lambda: 'card'\n"
+        "class Trial: name, op = 'twice', 'twice'\n"
+        "def try_out(*_):\n"
+        "    print('tried'); time.sleep(0.2); return Verdict('', 0.0, (time.monotonic(),), (0.0,))\n"
+        "measured._try_out = try_out\n"
+        "print(measured.verdict_on(Trial, 5, 'float32', 'CPU:0', []).native)\n"
+    )
+    processes = [
+        subprocess.Popen(python_command(code, str(tmp_path / "x.so")), stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=LONG)[0].split() for process in processes]
+    assert sorted(map(len, said)) == [1, 2] and len({lines[-1] for lines in said}) == 1
 
 
 def test_a_trial_that_hangs(on_gpu, child, monkeypatch):
@@ -346,6 +407,37 @@ def test_what_the_process_says(monkeypatch, capsys):
     assert trial_process.main(LSTM_TRIAL, arguments) == gpu_test.NO_GPU
     assert capsys.readouterr().out == "the GPU has not enough free memory\n"
 
+    def no_library(path):
+        raise NativeOpError("it does not fit this TensorFlow")
+
+    monkeypatch.setattr(trial_process, "load_library", no_library)
+    assert trial_process.main(LSTM_TRIAL, arguments) == 1
+    assert capsys.readouterr().out == "it does not fit this TensorFlow\n"
+
+
+@pytest.mark.parametrize(
+    "error, failure",
+    [
+        (lambda: tf.errors.InternalError(None, None, "CUDA error\nmore"), "CUDA error"),
+        (lambda: ValueError("Dimensions must be equal\nmore"), "ValueError: Dimensions must be equal"),
+        (AssertionError, "AssertionError: no message"),
+        (lambda: tf.errors.InternalError(None, None, "CUDA_ERROR_OUT_OF_MEMORY: out of memory"), None),
+        (MemoryError, None),
+    ],
+)
+def test_no_error_of_a_trial_reaches_a_training(monkeypatch, error, failure):
+    """It may be tried out in its process."""
+
+    def fail(*_, **__):
+        raise error()
+
+    monkeypatch.setattr(measured, "try_out", fail)
+    if failure:
+        assert measured.verdict_here(LSTM_TRIAL, None, 5, "float32", "GPU:0", False) == Verdict(failure)
+    else:
+        with pytest.raises(measured.NoMemoryError, match="not enough free memory"):
+            measured.verdict_here(LSTM_TRIAL, None, 5, "float32", "GPU:0", False)
+
 
 def test_the_name_of_a_card(tmp_path, monkeypatch):
     """With its driver, which nvidia-smi tells."""
@@ -369,5 +461,6 @@ def test_the_name_of_a_card(tmp_path, monkeypatch):
 def test_no_process_can_be_started(on_gpu, monkeypatch):
     monkeypatch.setattr(gpu_test, "python_command", lambda *_: ["/no/such/python"])
     assert not lstm_pays()
+    assert measured.verdicts(on_gpu, CARD) == {}
     with pytest.raises(NativeOpError, match="No such file"):
         gpu_test.output_of_child("", [], 1)

@@ -12,7 +12,7 @@ import numpy as np
 from returnn_tf.cli.gpu_check.messages import print_row
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import examine, load
-from returnn_tf.native.measured import verdict_on
+from returnn_tf.native.measured import forget, verdict_on
 from returnn_tf.native.sources import OPS
 from returnn_tf.native.trial import Trial, numbers
 from returnn_tf.ops.all_trials import TRIALS
@@ -45,15 +45,22 @@ def compile_ops(device: str, quick: bool) -> None:
 
 
 def try_ops(device: str, quick: bool) -> None:
-    """Try out all ops at usual widths, against their forms for the CPU and in TensorFlow; the verdicts are recorded."""
+    """Try out all ops at usual widths, against their forms for the CPU and in TensorFlow; the verdicts are recorded.
+
+    Those for other widths are removed, so that nothing of former trials is left.
+    """
     where = use(device)
     gpus = [gpu.name for gpu in tf.config.get_visible_devices("GPU")]
+    begun: set[str] = set()
     for trial, width, dtype in _trials(where, quick):
         row: dict[str, Any] = {"op": trial.name, "width": "%d %s" % (width, trial.width), "type": numbers(dtype, where)}
         try:
             self_test = OPS[trial.op].self_test
             assert self_test is not None
             load(trial.op, self_test)
+            if trial.op not in begun:
+                begun.add(trial.op)
+                forget(trial, where)
             verdict = verdict_on(trial, width, dtype, where, gpus, with_cpu=True, again=True)
         except NativeOpError as exc:
             print_row(**row, failed=str(exc))

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
+from typing import Optional
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import signal_name
+from returnn_tf.util.lazy_tf import tf
 from returnn_tf.util.python_child import python_command
 
 #: Exit code of the process if it cannot use the GPUs, e.g. in exclusive mode or without free memory.
 NO_GPU = 3
+
+#: Signals that end a process for an error of its own. Others come from schedulers, users, and systems without memory.
+_CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 
 _SECONDS = 120.0
 
 
 class NoGpuError(NativeOpError):
     """A process could not use the GPUs, which says nothing about an op."""
+
+
+class BadKernelError(NativeOpError):
+    """An op crashes or hangs on a GPU."""
 
 
 def passes_on_gpus(name: str, library: str, gpus: Sequence[str], seconds: float = _SECONDS) -> bool:
@@ -46,7 +56,8 @@ def output_of_child(code: str, arguments: Sequence[str], seconds: float) -> str:
     :param arguments: its ``sys.argv[1:]``
     :param seconds: time limit
     :raises NoGpuError: it can't use the GPUs
-    :raises NativeOpError: it hangs, crashes or fails; the text has the last line that it printed
+    :raises BadKernelError: it hangs or crashes
+    :raises NativeOpError: it fails, is ended by others, or can't be started; the text has the last line that it printed
     """
     read, write = os.pipe()
     try:
@@ -63,7 +74,7 @@ def output_of_child(code: str, arguments: Sequence[str], seconds: float) -> str:
                 subprocess.TimeoutExpired
             ):  # the driver may block its end; then it is left running
                 process.communicate(timeout=5)
-            raise NativeOpError("on the GPU: its test did not end within %g seconds" % seconds) from None
+            raise BadKernelError("on the GPU: its test did not end within %g seconds" % seconds) from None
     except OSError as exc:
         raise NativeOpError("on the GPU: its test cannot be run: %s" % (exc.strerror or exc)) from exc
     finally:
@@ -75,5 +86,11 @@ def output_of_child(code: str, arguments: Sequence[str], seconds: float) -> str:
     if process.returncode == NO_GPU:
         raise NoGpuError(said)
     if process.returncode < 0:
-        raise NativeOpError("on the GPU: its test was ended by %s (%s)" % (signal_name(-process.returncode), said))
+        error = BadKernelError if -process.returncode in _CRASHES else NativeOpError
+        raise error("on the GPU: its test was ended by %s (%s)" % (signal_name(-process.returncode), said))
     raise NativeOpError(said)
+
+
+def lacks_memory(error: Optional[BaseException]) -> bool:
+    """Return whether an error of TensorFlow or of an op says that the GPU, or the machine, has no memory left."""
+    return isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError)) or "out of memory" in str(error).lower()
