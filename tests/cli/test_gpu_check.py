@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain
 from returnn_tf.native.trial import Verdict
 from returnn_tf.util.lazy_tf import tf
+from tests.waiting import LONG, until
 
 SETTING = CheckOptions("gpu", False, "")
 
@@ -169,6 +171,9 @@ def test_exit_codes_and_the_report(looks, tmp_path, monkeypatch, capsys):
     assert "Good ... 0:00, ok" in out and "gpu-check.md has all figures. Please send it" in out
     assert "Nothing." in Path("gpu-check.md").read_text()
     looks(saying(Machine({"device": "H200"}), capsys), good, bad)
+    assert "--quick" not in Path("gpu-check.md").read_text()
+    assert main(["doctor", "--gpu", "--quick", "--output", "other.md"]) == 1
+    assert "With --quick: small sizes" in Path("other.md").read_text()
     assert main(["doctor", "--gpu", "--output", "other.md"]) == 1
     assert "FAILED Bad, x: a|b" in capsys.readouterr().out
     assert "* Bad, x: a\\|b" in Path("other.md").read_text()
@@ -212,9 +217,47 @@ def test_wrong_arguments(looks, tmp_path, monkeypatch, capsys, args, code, text)
     ids=["good", "error", "crash", "exception", "message", "hang"],
 )
 def test_a_process(code, failure):
-    done = run_process([sys.executable, "-c", code], 1 if "sleep" in code else 60)
+    done = run_process([sys.executable, "-c", code], 1 if "sleep" in code else LONG)
     assert done.failure == failure and ("x" in done.output) == ("'x'" in code)
     assert run_process(["/no/such/program"], 1).failure.startswith("it can't be run")
+
+
+def _alive(pid):
+    try:
+        return ") Z " not in Path("/proc/%d/stat" % pid).read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("end", ["time", "Ctrl-C"])
+def test_what_a_process_has_started_ends_with_it(tmp_path, monkeypatch, end):
+    """Such as the trainings of a demo: they would keep the GPU from the parts that follow."""
+    inner = "open('started', 'w').write(str(__import__('os').getpid())); __import__('time').sleep(1000)"
+    code = "import subprocess, sys; print('x', flush=True); subprocess.run([sys.executable, '-c', %r])" % inner
+    command = [sys.executable, "-c", code]
+    started = tmp_path / "started"
+
+    def communicate(process, timeout=None, real=subprocess.Popen.communicate):
+        until(lambda: started.exists() and started.read_text())
+        if end == "Ctrl-C" and timeout == LONG:
+            raise KeyboardInterrupt
+        return real(process, timeout=timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    if end == "Ctrl-C":
+        with pytest.raises(KeyboardInterrupt):
+            run_process(command, LONG, folder=str(tmp_path))
+    else:
+        done = run_process(command, 0.1, folder=str(tmp_path))
+        assert done.failure == "it did not end within 0.1 seconds" and done.output == "x\n"
+    until(lambda: not _alive(int(started.read_text())))
+
+
+def test_the_last_lines_of_what_failed():
+    code = "import sys; print('ROW {}'); [print(i) for i in range(99)]; print('said', file=sys.stderr); sys.exit(%d)"
+    lines = run_process([sys.executable, "-c", code % 1], LONG).last.splitlines()
+    assert lines == [*map(str, range(69, 99)), "said"]
+    assert run_process([sys.executable, "-c", code % 0], LONG).last == ""
 
 
 def test_rows_up_to_a_crash_count(monkeypatch, capsys):
@@ -222,7 +265,7 @@ def test_rows_up_to_a_crash_count(monkeypatch, capsys):
     printed = capsys.readouterr().out
     code = "import os; print(%r, flush=True); os.abort()" % printed
     monkeypatch.setattr(parts, "python_command", lambda *_: [sys.executable, "-c", code])
-    assert parts.PARTS[0].run(SETTING) == [{"op": "a", "failed": ""}, {"failed": "SIGABRT: no message"}]
+    assert parts.PARTS[0].run(SETTING) == [{"op": "a", "failed": ""}, {"failed": "SIGABRT: no message", "last": ""}]
     assert rows_of("ROW no\n".replace("no", "{}") + "else") == [{}] and machine_of("nothing") is None
 
 
@@ -234,9 +277,10 @@ def test_what_pytest_says(monkeypatch):
         monkeypatch.setattr(parts, "python_command", lambda *_: [sys.executable, "-c", program])
         return parts._tests(SETTING)
 
-    assert said("..\n=== 2 passed in 1s ===", 0) == [{"tests": "2 passed in 1s", "failed": ""}]
+    assert said("..\n=== 2 passed in 1s ===", 0) == [{"tests": "2 passed in 1s", "failed": "", "last": ""}]
     failed = said("FAILED tests/x.py::y - wrong\n1 failed, 2 passed in 1s", 1)
     assert failures([("Tests", failed)]) == ["Tests, FAILED tests/x.py::y - wrong: see pytest"]
+    assert failed[-1]["last"].endswith("1 failed, 2 passed in 1s")
     assert said("", 4)[0]["failed"] == "exit code 4: no message"
     assert said("12 skipped in 1s", 0)[0]["failed"] == "no test passed on the GPU"
 
@@ -313,11 +357,12 @@ def test_a_peer_that_is_not_installed(monkeypatch, capsys):
 def test_the_report():
     rows = [
         {"op": "lstm", "native": [1.25, 2.0], "used": True, "from_cpu": None, "failed": ""},
-        {"op": "gru", "failed": "<crash>\n"},
+        {"op": "gru", "failed": "<crash>\n", "last": "some line\n<another>"},
     ]
     text = page("Title", Machine({"device": "H200"}, ["A remark."]), [("Part", rows), ("Empty", [])], 61.0)
     assert text.startswith("# Title\n") and "| device | H200 |" in text and "A remark." in text
     assert "* Part, gru: &lt;crash> " in text and "| lstm | 1.25, 2 | yes |  |  |" in text
+    assert "gru ended with:\n\n    some line\n    <another>\n\n" in text and "last" not in text
     for words in ("`native`, `plain`: milliseconds", "It gave no row.", "Computed in 1:01 minutes."):
         assert words in text
     text = page("Title", Machine({}), [("Part", [])], 61.0, ["Later", "Last"])

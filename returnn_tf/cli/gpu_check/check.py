@@ -34,6 +34,8 @@ def run_check(output: str, *, device: str = "gpu", quick: bool = False) -> int:
         print("doctor --gpu: %s" % reason, file=sys.stderr)
         return 2
     print("%s; the report goes to %s" % (machine.facts["device"], output), flush=True)
+    if quick:
+        machine.remarks.append("With --quick: small sizes and few steps. Times and errors of trainings say nothing.")
     start = time.monotonic()
     title = "GPU check of returnn_tf %s on %s" % (shown_version(), platform.platform())
     results: list[tuple[str, list[Row]]] = []

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 _ROW, _MACHINE = "ROW ", "MACHINE "
 
 Row = dict[str, Any]
-"""Figures and texts by name. ``failed``: an error, "" if there was none; ``left_out``: why something was not run."""
+"""Figures and texts by name. ``failed``: an error, "" if there was none; ``last``: the last lines of the process that
+failed; ``left_out``: why something was not run."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Machine:
     """
 
     facts: dict[str, str]
-    remarks: Sequence[str] = ()
+    remarks: list[str] = field(default_factory=list)
     reason: str = ""
 
 

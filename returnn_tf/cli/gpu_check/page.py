@@ -50,6 +50,10 @@ def page(
     lines += ["Not finished: %s." % ", ".join(missing), ""] if missing else []
     for name, rows in parts:
         lines += ["## " + name, "", *_table(rows), ""]
+        for row in rows:
+            if row.get("last"):
+                what = ", ".join(_names(row)) or "The process"
+                lines += ["%s ended with:" % what, "", *(" " * 4 + line for line in row["last"].splitlines()), ""]
         lines += [line for key, note in _NOTES.items() if any(key in row for row in rows) for line in (note, "")]
     return "\n".join([*lines, "Computed in %d:%02d minutes." % divmod(round(seconds), 60), ""])
 
@@ -61,7 +65,7 @@ def _names(row: Row) -> list[str]:
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "last"]
     columns = [key for key in columns if key not in ("failed", "left_out") or any(row.get(key) for row in rows)]
     if not columns:
         return ["It gave no row."]

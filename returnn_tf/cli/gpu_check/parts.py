@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -9,9 +10,11 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable, Optional
+from typing import Callable, Optional, Union
 
 from returnn_tf.cli.gpu_check.messages import Row, is_row, rows_of
+from returnn_tf.cli.shared.children import killed_with
+from returnn_tf.native.processes import signal_name
 from returnn_tf.util.python_child import python_command
 
 #: The largest error rate of a trained model: percent of the digits demo, share of the Transformer.
@@ -28,6 +31,10 @@ del sys.argv[0]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+#: What the report has of a process that failed: the last lines of its output, and of its errors.
+_LINES = 30
+#: Seconds for the end of a killed process, which the driver may block.
+_PATIENCE = 10.0
 _NOT_HERE = "it is part of a checkout, and this is an installed package"
 
 
@@ -62,11 +69,18 @@ class Done:
     """A process that has ended.
 
     :param failure: how it failed, as one line; "" if it did not
+    :param last: if it failed, the last lines of its output and of its errors
     """
 
     output: str
     failure: str
     seconds: float
+    last: str = ""
+
+    @property
+    def failed(self) -> Row:
+        """Return what tells in a row how it failed."""
+        return {"failed": self.failure, "last": self.last}
 
 
 def run_process(
@@ -76,7 +90,7 @@ def run_process(
     folder: Optional[str] = None,
     environment: Optional[dict[str, str]] = None,
 ) -> Done:
-    """Run a process to its end.
+    """Run a process to its end. It ends with this one; with it end the processes that it has started.
 
     :param seconds: time limit
     :param folder: its working directory
@@ -84,23 +98,48 @@ def run_process(
     """
     start = time.monotonic()
     try:
-        done = subprocess.run(
-            list(command), cwd=folder, env={**os.environ, **(environment or {})}, timeout=seconds, check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        process = subprocess.Popen(
+            list(command), cwd=folder, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            start_new_session=True, preexec_fn=killed_with(os.getpid()),
         )  # fmt: skip
-    except subprocess.TimeoutExpired as exc:
-        output = exc.stdout.decode("utf8", "replace") if isinstance(exc.stdout, bytes) else exc.stdout or ""
-        return Done(output, "it did not end within %g seconds" % seconds, seconds)
     except OSError as exc:
         return Done("", "it can't be run: %s" % exc, 0.0)
     failure = ""
-    if done.returncode:
-        said = [line.strip() for text in (done.stdout, done.stderr) for line in text.splitlines() if not is_row(line)]
-        errors = [line for line in said if re.search(r"(?i)\berror\b|[a-z]Error\b", line)]
-        last = next(filter(None, reversed(errors or said)), "no message")
-        ended = "exit code %d" % done.returncode if done.returncode > 0 else signal.Signals(-done.returncode).name
-        failure = "%s: %s" % (ended, last)
-    return Done(done.stdout, failure, time.monotonic() - start)
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        failure = "it did not end within %g seconds" % seconds
+        output, errors = _kill(process)
+    except BaseException:  # Ctrl-C, which does not reach other sessions
+        _kill(process)
+        raise
+    if process.returncode and not failure:
+        said = [line.strip() for text in (output, errors) for line in text.splitlines() if not is_row(line)]
+        named = [line for line in said if re.search(r"(?i)\berror\b|[a-z]Error\b", line)]
+        code = process.returncode
+        ended = "exit code %d" % code if code > 0 else signal_name(-code)
+        failure = "%s: %s" % (ended, next(filter(None, reversed(named or said)), "no message"))
+    return Done(output, failure, time.monotonic() - start, _last_lines(output, errors) if failure else "")
+
+
+def _kill(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Kill a process and those that it has started; return what it has written."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        return process.communicate(timeout=_PATIENCE)
+    except subprocess.TimeoutExpired as exc:
+        return _text(exc.stdout), _text(exc.stderr)
+
+
+def _text(written: Union[bytes, str, None]) -> str:
+    return written.decode("utf8", "replace") if isinstance(written, bytes) else written or ""
+
+
+def _last_lines(*texts: str) -> str:
+    lines = [[line.rstrip() for line in text.splitlines() if line.strip() and not is_row(line)] for text in texts]
+    return "\n".join(line for part in lines for line in part[-_LINES:])
 
 
 def _in_child(function: str, seconds: float) -> Callable[[CheckOptions], list[Row]]:
@@ -109,7 +148,7 @@ def _in_child(function: str, seconds: float) -> Callable[[CheckOptions], list[Ro
     def run(options: CheckOptions) -> list[Row]:
         code = "from returnn_tf.cli.gpu_check import kernels; kernels.%s(sys.argv[1], sys.argv[2] == '1')" % function
         done = run_process(python_command(code, options.device, str(int(options.quick))), seconds)
-        return [*rows_of(done.output), *([{"failed": done.failure}] if done.failure else [])]
+        return [*rows_of(done.output), *([done.failed] if done.failure else [])]
 
     return run
 
@@ -126,7 +165,7 @@ def _tests(options: CheckOptions) -> list[Row]:
     failure = "" if failed else done.failure
     if not failure and options.device == "gpu" and " passed" not in summary and not failed:
         failure = "no test passed on the GPU"
-    return [*rows, {"tests": summary.strip("= "), "failed": failure}]
+    return [*rows, {"tests": summary.strip("= "), "failed": failure, "last": done.last}]
 
 
 def _digits(options: CheckOptions) -> list[Row]:
@@ -142,7 +181,7 @@ def _digits(options: CheckOptions) -> list[Row]:
         took = re.search(r"of which training took ([\d:]+)", done.output)
         rows.append({
             "training": "digits: BLSTM, CTC", "forms": forms, "error": error[1] + " %" if error else "",
-            "minutes": took[1] if took else "", "failed": done.failure,
+            "minutes": took[1] if took else "", **done.failed,
         })  # fmt: skip
     return rows
 
@@ -156,7 +195,7 @@ def _transformer(options: CheckOptions) -> list[Row]:
             config = os.path.join(folder, os.path.basename(folder) + ".config")
             words = ["run", config, "++device", options.device, *(["++num_epochs", "1"] if options.quick else [])]
             done = run_process(python_command(_PROGRAM, *words), 3600, folder=options.work, environment=environment)
-        row: Row = {"training": "Transformer", "forms": forms, "error": "", "failed": done.failure}
+        row: Row = {"training": "Transformer", "forms": forms, "error": "", **done.failed}
         row["minutes"] = "%d:%02d" % divmod(round(done.seconds), 60)
         if not done.failure:
             error = _last_error(os.path.join(folder, "out", "learning_rates"))
