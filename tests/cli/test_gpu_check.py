@@ -22,6 +22,9 @@ from returnn_tf.util.lazy_tf import tf
 from tests.waiting import LONG, until
 
 SETTING = CheckOptions("gpu", False, "")
+#: PCI bus IDs as CUDA and as nvidia-smi write them; the latter with the free and the total memory.
+BUS, ROW, OTHER = "0000:3b:00.0", "00000000:3B:00.0, %s", "00000000:AF:00.0, 500, 81920"
+BUSY = "the GPU is busy: 500 of 81920 MB are free, and the check needs 6000. Wait for other programs."
 
 
 class Gpu:
@@ -54,6 +57,8 @@ def gpus(monkeypatch):
         monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda *_: None)
         monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: True)
         monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: {"cuda_version": cuda})
+        monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [Gpu()])
+        monkeypatch.setattr(machine, "gpu_in_use", lambda: BUS)
         monkeypatch.setattr(tf, "device", lambda name: tf.name_scope("gpu"))
         details = {"device_name": "Some GPU", "compute_capability": capability}
         monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
@@ -98,21 +103,28 @@ def test_no_gpu(monkeypatch, smi, setup, reason):
 @pytest.mark.parametrize(
     "free, reason",
     [
-        ("4000, 4096", "the GPU is too small: it has 4096 MB, and the check needs 6000; the CPU is used."),
-        ("500, 81920", "the GPU is busy: 500 of 81920 MB are free, and the check needs 6000. Wait for other programs."),
-        ("80000, 81920", ""),
-        ("[N/A], [N/A]", ""),
+        (ROW % "4000, 4096", "the GPU is too small: it has 4096 MB, and the check needs 6000; the CPU is used."),
+        (ROW % "500, 81920", BUSY),
+        (ROW % "80000, 81920", ""),
+        (ROW % "[N/A], [N/A]", ""),
+        ("another, 500, 81920", BUSY),  # there is only one
+        (OTHER + "\n" + ROW % "80000, 81920", ""),
+        (OTHER.replace("500", "80000") + "\n" + ROW % "500, 81920", BUSY),
+        (OTHER + "\n" + OTHER, ""),
     ],
 )
 def test_a_gpu_without_memory(monkeypatch, smi, gpus, free, reason):
     smi(memory_free=free, driver_version="550")
     gpus((9, 0))
     nvcc(monkeypatch, "nvcc V12.3.1")
-    assert machine.look("gpu").reason == reason
+    found = machine.look("gpu")
+    assert found.reason == reason
+    if not reason:
+        assert found.facts["memory"] == ("80000 of 81920 MB free" if ROW % "80000" in free else "unknown")
 
 
 def test_a_gpu_in_exclusive_mode(monkeypatch, smi, gpus):
-    smi(memory_free="80000, 81920")
+    smi(memory_free=ROW % "80000, 81920")
     gpus((9, 0))
 
     def busy(shape):
@@ -121,6 +133,15 @@ def test_a_gpu_in_exclusive_mode(monkeypatch, smi, gpus):
     monkeypatch.setattr(tf, "zeros", busy)
     reason = machine.look("gpu").reason
     assert reason.startswith("the GPU can't be used now (CUDA_ERROR_DEVICE_UNAVAILABLE). Wait")
+
+
+def test_a_gpu_that_tensorflow_ignores(monkeypatch, smi, gpus):
+    smi(memory_free=ROW % "80000, 81920")
+    gpus((3, 5))
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
+    reason = machine.look("gpu").reason
+    assert reason.startswith("Some GPU (sm_35), driver ")
+    assert reason.endswith(" is not supported by this TensorFlow, e.g. too old: the CPU is used.")
 
 
 @pytest.mark.parametrize(

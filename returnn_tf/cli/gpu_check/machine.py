@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
+import re
 import shutil
 import subprocess
+import time
 from typing import Any, Optional
 
 from returnn_tf.cli.gpu_check.messages import Machine, print_machine
+from returnn_tf.engine.support.devices import gpu_in_use
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.card import card_in_use, cpu_as_card
 from returnn_tf.native.gpu.cuda_toolchain import find_cuda_toolchain, release_of, visible_archs
@@ -18,6 +22,7 @@ from returnn_tf.util.lazy_tf import tf
 _TENSOR_CORES = (8, 0)
 #: Megabytes that the largest trial and the trainings need.
 _NEEDED_MB = 6000
+_BUS_ID = re.compile(r"([0-9A-Fa-f]+):([0-9A-Fa-f:.]+)")
 
 
 def look(device: str) -> Machine:
@@ -26,16 +31,27 @@ def look(device: str) -> Machine:
     :param device: "gpu", or "cpu" to check the CPU in its place
     """
     build = tf.sysconfig.get_build_info()
-    facts = {"TensorFlow": tf.__version__, "PyTorch": _version("torch") or "not installed"}
+    facts = {
+        "TensorFlow": tf.__version__, "PyTorch": _version("torch") or "not installed",
+        "Python": platform.python_version(), "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
+    cores = "%d cores" % (os.cpu_count() or 1)
     if device == "cpu":
         tf.config.set_visible_devices([], "GPU")
-        return Machine({"device": cpu_as_card(), **facts}, ["This is a CPU in place of a GPU: no CUDA kernel runs."])
+        facts = {"device": "%s, %s" % (cpu_as_card(), cores), **facts}
+        return Machine(facts, ["This is a CPU in place of a GPU: no CUDA kernel runs."])
     reason = _why_no_gpu() or _why_unusable()
     if reason:
         return Machine(facts, [], reason)
     gpu = tf.config.get_visible_devices("GPU")[0]
     capability = tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
-    facts = {"device": card_in_use(), "CUDA of TensorFlow": str(build.get("cuda_version", "unknown")), **facts}
+    memory = _memory()
+    facts = {
+        "device": card_in_use(), "memory": "%d of %d MB free" % memory if memory else "unknown",
+        "CPU": "%s, %s" % (cpu_as_card().partition(": ")[2], cores),
+        "CUDA of TensorFlow": str(build.get("cuda_version", "unknown")),
+        "cuDNN of TensorFlow": str(build.get("cudnn_version", "unknown")), **facts,
+    }  # fmt: skip
     remarks = []
     if tuple(capability) < _TENSOR_CORES:
         remarks.append(
@@ -74,9 +90,9 @@ def _why_no_gpu() -> str:
 
 def _why_unusable() -> str:
     """Return why the GPU can't be used now, as one line; "" if it can."""
-    free = _smi("memory.free,memory.total")
-    if not isinstance(free, str) and all(word.isdigit() for word in free[0]):
-        free_mb, total_mb = map(int, free[0])
+    memory = _memory()
+    if memory:
+        free_mb, total_mb = memory
         if total_mb < _NEEDED_MB:
             return "the GPU is too small: it has %d MB, and the check needs %d; the CPU is used." % (
                 total_mb,
@@ -89,6 +105,8 @@ def _why_unusable() -> str:
     try:
         for gpu in tf.config.get_visible_devices("GPU"):
             tf.config.experimental.set_memory_growth(gpu, True)
+        if not tf.config.list_logical_devices("GPU"):
+            return "%s is not supported by this TensorFlow, e.g. too old: the CPU is used." % card_in_use()
         with tf.device("GPU:0"):
             tf.zeros([1]).numpy()
     except (tf.errors.OpError, RuntimeError) as exc:
@@ -97,6 +115,26 @@ def _why_unusable() -> str:
             % (str(exc).splitlines()[0])
         )
     return ""
+
+
+def _memory() -> Optional[tuple[int, int]]:
+    """Return the free and the total megabytes of the GPU in use; None if ``nvidia-smi`` does not tell.
+
+    It lists all GPUs of the machine, in another order than CUDA, and also those that CUDA_VISIBLE_DEVICES hides.
+    """
+    rows = _smi("pci.bus_id,memory.free,memory.total")
+    if isinstance(rows, str):
+        return None
+    wanted = _bus(gpu_in_use())
+    found = rows if len(rows) == 1 else [row for row in rows if wanted and _bus(row[0]) == wanted]
+    numbers = [int(word) for row in found for word in row[1:] if word.isdigit()]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+
+
+def _bus(text: str) -> Optional[tuple[int, str]]:
+    """Return a PCI bus ID in one form: its domain has four digits for CUDA, and eight for ``nvidia-smi``."""
+    found = _BUS_ID.fullmatch(text)
+    return (int(found[1], 16), found[2].upper()) if found else None
 
 
 def _smi(query: str) -> Any:
