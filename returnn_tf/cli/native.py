@@ -26,7 +26,7 @@ from returnn_tf.graph.fine_tuning import without_fine_tuning
 from returnn_tf.native.build import Compilers, compile_into, find_compilers
 from returnn_tf.native.cache import CacheEntry, cache_folders, clean
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.library import used_ops
+from returnn_tf.native.library import SWITCH, switched_off, used_ops
 from returnn_tf.native.sources import OPS
 from returnn_tf.tasks.search import search_plan, why_nothing_searches
 from returnn_tf.util.temporary import Temporary
@@ -120,6 +120,8 @@ def _build_for(args: list[str]) -> int:
     """
     if not args:
         raise NativeError("native build --for: name a config")
+    if switched_off():
+        raise NativeError("native build --for: native ops are switched off: %s=0. Unset it." % SWITCH)
     config = read_config(args)
     devices.set_up(config)
     trains = TaskSettings(config).task == "train"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Callable, Optional, TypeVar
 
@@ -24,7 +24,9 @@ Graph = TypeVar("Graph")
 _THREADS = ThreadPoolExecutor(32, thread_name_prefix="native-op")
 
 _compiled: dict[str, Future[tuple[str, bool]]] = {}
-_wanted: contextvars.ContextVar[Optional[set[str]]] = contextvars.ContextVar("wanted_native_ops", default=None)
+_wanted: contextvars.ContextVar[Optional[dict[str, Future[tuple[str, bool]]]]] = contextvars.ContextVar(
+    "wanted_native_ops", default=None
+)
 
 
 def with_ops_at_once(trace: Callable[[], Graph]) -> Graph:
@@ -34,7 +36,7 @@ def with_ops_at_once(trace: Callable[[], Graph]) -> Graph:
         without an op, a graph may not come to the place that needs another one
     """
     while True:
-        wanted: set[str] = set()
+        wanted: dict[str, Future[tuple[str, bool]]] = {}
         token = _wanted.set(wanted)
         try:
             graph = trace()
@@ -56,8 +58,7 @@ def is_postponed(name: str) -> bool:
                 return False
         except NativeOpError:  # `built` raises it again
             return False
-        _compiled[name] = _THREADS.submit(build, OPS[name])
-        wanted.add(name)
+        wanted[name] = _compiled[name] = _THREADS.submit(build, OPS[name])
     return True
 
 
@@ -71,12 +72,15 @@ def built(name: str) -> str:
     return path
 
 
-def _wait_for(names: Collection[str]) -> None:
-    """Wait until ops are compiled; show the progress."""
+def _wait_for(wanted: Mapping[str, Future[tuple[str, bool]]]) -> None:
+    """Wait until ops are compiled, some of which another thread may have loaded meanwhile; show the progress.
+
+    :param wanted: by name
+    """
     start = time.perf_counter()
-    waiting = [_compiled[name] for name in names]
+    waiting = list(wanted.values())
     if not all(one.done() for one in waiting):
-        log.write(3, "Waiting for the compilation of native ops, once on this machine: %s" % ", ".join(sorted(names)))
+        log.write(3, "Waiting for the compilation of native ops, once on this machine: %s" % ", ".join(sorted(wanted)))
     bar = log.progress("compile native ops")
     try:
         for done, _ in enumerate(as_completed(waiting), start=1):

@@ -62,8 +62,13 @@ def needed_op(name: str, self_test: SelfTest) -> Any:
         return _loaded[name]
 
 
+def switched_off() -> bool:
+    """Return whether the user wants no native ops."""
+    return os.environ.get(SWITCH, "1") == "0"
+
+
 def _is_wanted(name: str) -> bool:
-    return os.environ.get(SWITCH, "1") != "0" and _has_kernels(name)
+    return not switched_off() and _has_kernels(name)
 
 
 def _load_or_warn(name: str, self_test: SelfTest) -> Optional[Any]:
@@ -147,8 +152,8 @@ def examine(name: str) -> str:
 
 
 def used_ops() -> dict[str, bool]:
-    """Return the native ops that this process has asked for, and whether each can be used."""
-    return {name: module is not None for name, module in sorted(_loaded.items())}
+    """Return the native ops with kernels for this machine that this process has asked for; whether each can be used."""
+    return {name: module is not None for name, module in sorted(_loaded.items()) if _has_kernels(name)}
 
 
 def libraries_with(op_types: Iterable[str]) -> dict[str, str]:

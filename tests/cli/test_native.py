@@ -55,5 +55,22 @@ def test_build_for_without_native_ops(
     config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(library.SWITCH, "0")
-    assert main(["native", "build", "--for", config]) != 0
+    assert main(["native", "build", "--for", config]) == 2
+    assert "native ops are switched off: RETURNN_TF_NATIVE=0" in capsys.readouterr().err
+
+
+def test_build_for_an_op_that_fails(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(library, "_loaded", {"lstm": None})
+    assert main(["native", "build", "--for", config]) == 1
     assert "lstm can't be used here" in capsys.readouterr().err
+
+
+def test_build_for_ops_without_kernels_here(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a GPU, those that are for CPUs."""
+    monkeypatch.setattr(library, "_has_kernels", lambda name: False)
+    assert main(["native", "build", "--for", config]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "ready: no native op is needed"

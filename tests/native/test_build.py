@@ -539,6 +539,19 @@ exec g++ "$@"
     assert None not in found
 
 
+def test_another_thread_may_load_an_op_that_a_graph_waits_for(two):
+    """As the self-test of an op that needs another one."""
+    found = []
+
+    def graph():
+        found.append(library.native_op("tiny", lambda ops: None))
+        with ThreadPoolExecutor(1) as thread:
+            found.append(thread.submit(library.native_op, "tiny", lambda ops: None).result())
+
+    at_once.with_ops_at_once(graph)
+    assert found[0] is None and found[1] is found[2] is found[3] is not None
+
+
 def test_an_error_while_tracing_is_raised_at_once(two):
     def trace(graph):
         return at_once.with_ops_at_once(lambda: 1 // (graph() - 1))
