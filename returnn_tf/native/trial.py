@@ -247,16 +247,16 @@ def _wait_for(run: Callable[[], Any]) -> None:
 
 
 def _results(run: Callable[[], Any]) -> list[NDArray[Any]]:
-    return [y.numpy().astype("float64") for y in run()[0]]
+    return [y.numpy() for y in run()[0]]
 
 
 def draw(*arrays: tuple[float, Sequence[int]]) -> list[NDArray[Any]]:
-    """Return normally distributed arrays, the same in each call.
+    """Return normally distributed float32 arrays, the same in each call.
 
     :param arrays: standard deviation and shape of each
     """
-    rng = np.random.RandomState(1)
-    return [rng.normal(0, scale, shape) for scale, shape in arrays]
+    rng = np.random.default_rng(1)
+    return [np.float32(scale) * rng.standard_normal(shape, "float32") for scale, shape in arrays]
 
 
 def ragged(size: Size) -> NDArray[Any]:

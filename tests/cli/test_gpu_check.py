@@ -18,6 +18,7 @@ from returnn_tf.cli.main import main
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain
 from returnn_tf.native.trial import Verdict
+from returnn_tf.ops.all_trials import TRIALS
 from returnn_tf.util.lazy_tf import tf
 from tests.waiting import LONG, until
 
@@ -358,6 +359,18 @@ def test_trials_on_a_gpu_have_all_widths_and_types(monkeypatch, capsys):
     first = rows[0]
     assert first["width"] == "64 units" and first["type"] == "tf32" and first["used"] is False and not first["failed"]
     assert {row["failed"] for row in rows if row["type"] == "float16"} == {"no memory"}
+
+
+def test_an_op_that_is_not_compiled_is_one_failure(monkeypatch, capsys):
+    def load(name, self_test):
+        raise NativeOpError("nvcc was not found")
+
+    monkeypatch.setattr(kernels, "use", lambda device: "GPU:0")
+    monkeypatch.setattr(kernels, "load", load)
+    kernels.try_ops("gpu", quick=False)
+    rows = rows_of(capsys.readouterr().out)
+    assert len({row["op"] for row in rows}) == len(rows) == len({trial.op for trial in TRIALS})
+    assert {row["failed"] for row in rows} == {"nvcc was not found"}
 
 
 def test_a_peer_that_is_not_installed(monkeypatch, capsys):

@@ -52,15 +52,22 @@ def try_ops(device: str, quick: bool) -> None:
     where = use(device)
     gpus = [gpu.name for gpu in tf.config.get_visible_devices("GPU")]
     begun: set[str] = set()
+    broken: set[str] = set()
     for trial, width, dtype in _trials(where, quick):
         row: dict[str, Any] = {"op": trial.name, "width": "%d %s" % (width, trial.width), "type": numbers(dtype, where)}
-        try:
-            self_test = OPS[trial.op].self_test
-            assert self_test is not None
-            load(trial.op, self_test)
-            if trial.op not in begun:
-                begun.add(trial.op)
+        if trial.op not in begun:
+            begun.add(trial.op)
+            try:
+                self_test = OPS[trial.op].self_test
+                assert self_test is not None
+                load(trial.op, self_test)
                 forget(trial, where)
+            except NativeOpError as exc:
+                broken.add(trial.op)
+                print_row(op=trial.op, failed=str(exc))
+        if trial.op in broken:
+            continue
+        try:
             verdict = verdict_on(trial, width, dtype, where, gpus, with_cpu=True, again=True)
         except NativeOpError as exc:
             print_row(**row, failed=str(exc))
