@@ -285,6 +285,8 @@ def test_words_of_a_search(run: Any) -> None:
         assert code == 0, err
         assert json.loads(out)["text"] == expected["text"]
         assert json.loads(out)["score"] == pytest.approx(expected["score"], rel=1e-4)
+        latency = re.search(r"at most (\d+) ms .*: (\d+) ms of a block, 20 ms of the frame after it, ", err)
+        assert latency and int(latency[1]) >= int(latency[2]) + 20 == 10 * int(block) + 20
 
 
 def test_partial_results(run: Any) -> None:

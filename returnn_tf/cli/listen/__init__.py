@@ -230,12 +230,14 @@ class _Session:
         if block is None or not self._computing:
             return line
         computing, lookahead = 1000 * np.array(self._computing), 1000 * self._lookahead
+        held_back = 1000 * self._recogniser.held_back_seconds
         line += (
-            "\nPartial results: at most %.0f ms after the audio: %.0f ms of a block, %.1f ms that features look ahead, "
-            "%.1f ms of computing (median; at most %.1f)"
+            "\nPartial results: at most %.0f ms after the audio: %.0f ms of a block, %s%.1f ms that features "
+            "look ahead, %.1f ms of computing (median; at most %.1f)"
             % (
-                1000 * block + lookahead + computing.max(),
+                1000 * block + held_back + lookahead + computing.max(),
                 1000 * block,
+                "%.0f ms of the frame after it, " % held_back if held_back else "",
                 lookahead,
                 np.median(computing),
                 computing.max(),

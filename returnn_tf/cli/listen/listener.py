@@ -91,6 +91,11 @@ class StreamingRecogniser:
         """Return the audio of a block; None if it is not known how long a frame is."""
         return None if self.frame_seconds is None else self.network.block * self.frame_seconds
 
+    @property
+    def held_back_seconds(self) -> float:
+        """Return the audio that has to be there behind a block, see `BlockNetwork.held_back`."""
+        return self.network.held_back * (self.frame_seconds or 0.0)
+
 
 class Listener:
     """Recognises one stream of audio.
