@@ -459,6 +459,7 @@ def test_c_finds_phrases_of_a_model_without_a_condition(c_decoder, tmp_path):
     for changed, message in (
         (["0" if word == "-" else word for word in command], "without --condition, VALUE has to be -"),
         ([*command, *condition], "VALUE has to be a number, for the input of --condition"),
+        (["99999999999" if word == "-" else word for word in [*command, *condition]], "VALUE has to be a number"),
     ):
         done = subprocess.run([*changed, "--", wav], capture_output=True, text=True, check=False)
         assert done.returncode == 2 and message in done.stderr

@@ -115,8 +115,10 @@ int main(int argc, char** argv) {
         if (strcmp(values[i], "-") != 0) usage("--lexicon: without --condition, VALUE has to be -");
         continue;
       }
-      phrases.lexicons[i].value = (int)strtol(values[i], &end, 10);
-      if (end == values[i] || *end != 0) usage("--lexicon: VALUE has to be a number, for the input of --condition");
+      const long value = strtol(values[i], &end, 10);
+      phrases.lexicons[i].value = (int)value;
+      if (end == values[i] || *end != 0 || value != phrases.lexicons[i].value)
+        usage("--lexicon: VALUE has to be a number, for the input of --condition");
     }
     model.folder = files[0];
     find_phrases(&model, &phrases, wavs, num_wavs);
