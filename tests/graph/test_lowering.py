@@ -21,7 +21,7 @@ def test_what_a_child_shares_with_its_parent() -> None:
             if isinstance(value, (dict, list)) and value is getattr(inner, field.name):
                 shared.add("%s.%s" % (topic.name, field.name))
     # All else that layers of a loop add must stay inside of it: its ops can't be read outside.
-    assert shared == {"options.readers", "params.variables", "after_step.meta_losses"}
+    assert shared == {"options.readers", "options.scales", "params.variables", "after_step.meta_losses"}
 
 
 def test_updates_in_a_child_are_its_own() -> None:
