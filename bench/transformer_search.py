@@ -1,12 +1,13 @@
 """Beam search with a Transformer decoder: this checkout against another one, and the time per label over the length.
 
-    python bench/transformer_search.py [--against CHECKOUT | --quantize TYPE] [--rounds N] [--beam K] [--batch N]
+    python bench/transformer_search.py [--against CHECKOUT] [--quantize TYPE] [--rounds N] [--beam K] [--batch N]
 
 A decoder of 6 layers (512, 8 heads, feed-forward 2048) over 30 encoder frames; no hypothesis ends before the last of
 100 labels. Each side runs in a process of its own, in turn. The speed counts the labels of the best hypotheses; both
 sides must find the same ones with the same scores. The growth is the time of the second half of the labels over that of
 the first one: 1 if nothing is recomputed or copied with the history, 3 where all of the time is. A thread that sleeps
-in a step has to be woken. With --quantize, the other side is the same search with matrices of that type.
+in a step has to be woken. With --quantize alone, the other side is the same search with matrices of that type; with
+--against too, both sides have matrices of that type.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cpu", action="store_true", help="count CPU seconds: for a machine with other load")
-    parser.add_argument("--quantize", choices=["int8", "bfloat16"], help="compare with the same search in this type")
+    parser.add_argument("--quantize", choices=["int8", "bfloat16"], help="type of the matrices")
     parser.add_argument("--worker", metavar="CHECKOUT", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -154,11 +155,12 @@ def main() -> None:
 def report(args: argparse.Namespace) -> None:
     """Print the speeds."""
     here = os.path.dirname(HERE)
-    sides: dict[str, list[str]] = {"here": [here]}
-    if args.quantize:
-        sides = {args.quantize: [here, "--quantize", args.quantize], "float32": [here]}
-    elif args.against:
-        sides["other"] = [args.against]
+    quantized = ["--quantize", args.quantize] if args.quantize else []
+    sides: dict[str, list[str]] = {"here": [here, *quantized]}
+    if args.against:
+        sides["other"] = [args.against, *quantized]
+    elif args.quantize:
+        sides = {args.quantize: [here, *quantized], "float32": [here]}
     workers = []
     for name, side in sides.items():
         options = [arg for key in ("beam", "batch", "labels", "steps") for arg in ("--" + key, str(getattr(args, key)))]
@@ -183,8 +185,8 @@ def report(args: argparse.Namespace) -> None:
         print("%-8s %12.1f %12.1f %8.2f %9.0f MB %14.1f" % figures)
     if len(workers) == 2:
         ratios = [b / a for a, b in zip(workers[0].times["all"], workers[1].times["all"])]
-        print("ratio %.2f, asked >= %.1f" % (float(np.median(ratios)), ASKED_OF_INT8 if args.quantize else ASKED))
-        if not args.quantize:
+        print("ratio %.2f, asked >= %.1f" % (float(np.median(ratios)), ASKED if args.against else ASKED_OF_INT8))
+        if args.against:
             same = sentences_alike(*results)
             print("same scores; %d of %d best hypotheses have the same labels, the others tie" % (same, args.batch))
     for worker in workers:
