@@ -1,5 +1,5 @@
 // The product with a matrix of bfloat16 as a TensorFlow op. The kernel is in bfloat16_cpu.cc.
-#include "../common/tf_op.h"
+#include "../common/tf_quick_threads.h"
 #include "bfloat16.h"
 
 namespace rtf {
@@ -48,7 +48,7 @@ class Bfloat16ProductOp : public OpKernel {
     const int64_t rows = y->NumElements() / columns_;
     OP_REQUIRES_OK(context,
                    allocate_scratch(context, rtf_bfloat16_scratch_size(rows, depth) / sizeof(float), &scratch));
-    const RtfThreads threads = tf_threads(context);
+    const RtfThreads threads = tf_quick_threads(context);
     rtf_bfloat16_product_f32(rows, depth, columns_, floats(x), w.flat<uint16_t>().data(), floats(y), floats(&scratch),
                              &threads);
   }

@@ -1,5 +1,6 @@
 // The product with a matrix of int8 as a TensorFlow op. The kernel is in int8_cpu.cc.
 #include "../common/tf_after_product.h"
+#include "../common/tf_quick_threads.h"
 #include "int8.h"
 
 namespace rtf {
@@ -50,7 +51,7 @@ class Int8ProductOp : public OpKernel {
     if (y->NumElements() == 0) return;
     const int64_t rows = y->NumElements() / columns;
     OP_REQUIRES_OK(context, allocate_scratch(context, rtf_int8_scratch_size(rows, depth) / sizeof(float), &scratch));
-    const RtfThreads threads = tf_threads(context);
+    const RtfThreads threads = tf_quick_threads(context);
     rtf_int8_product_f32(rows, depth, columns, floats(x), w.flat<uint8_t>().data(), floats(scales), &after, floats(y),
                          floats(&scratch), &threads);
   }

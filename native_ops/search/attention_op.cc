@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "../common/tf_op.h"
+#include "../common/tf_quick_threads.h"
 #include "attention.h"
-#include "tf_quick_threads.h"
 
 namespace rtf {
 namespace {

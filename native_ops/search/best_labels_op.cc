@@ -1,7 +1,7 @@
 // The best labels of each hypothesis as a TensorFlow op. The kernel is in best_labels_cpu.cc.
 #include "../common/tf_op.h"
+#include "../common/tf_quick_threads.h"
 #include "best_labels.h"
-#include "tf_quick_threads.h"
 
 namespace rtf {
 namespace {

@@ -1,7 +1,7 @@
 // Attention to frames that are stored once per sequence as TensorFlow ops. The kernels are in once_cpu.cc.
 #include "../common/tf_op.h"
+#include "../common/tf_quick_threads.h"
 #include "once.h"
-#include "tf_quick_threads.h"
 
 namespace rtf {
 namespace {

@@ -3,9 +3,9 @@
 #include <mutex>
 
 #include "../common/tf_after_product.h"
+#include "../common/tf_quick_threads.h"
 #include "packed.h"
 #include "tf_huge_pages.h"
-#include "tf_quick_threads.h"
 
 namespace rtf {
 namespace {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -120,6 +122,15 @@ def test_large_matrices_are_rounded_by_parts(monkeypatch):
         monkeypatch.setattr(rounded, "_AT_ONCE", at_once)
         for part, whole in zip(Int8Matrix.round(w), expected):
             np.testing.assert_array_equal(part, whole)
+
+
+def test_products_at_the_same_time(ops):
+    """Calls that share the threads of TensorFlow wait for their own tasks only, and each gives the same bits."""
+    x, w = tf.constant(_random(1, 5, 300)), _matrix(_random(2, 300, 900))  # enough work to share it
+    expected = w.product(x).numpy()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: w.product(x).numpy(), range(200)))
+    np.testing.assert_array_equal(found, [expected] * len(found))
 
 
 @pytest.mark.parametrize("labels", [[3], [[0, 31], [17, 16]]], ids=str)

@@ -7,8 +7,8 @@
 #include <atomic>
 #include <memory>
 
-#include "../common/team.h"
-#include "../common/tf_op.h"
+#include "team.h"
+#include "tf_op.h"
 
 namespace rtf {
 
