@@ -1,6 +1,7 @@
 // Memory for the matrices of a model, in pages of 2 MB where the system has them. A step of a search reads all matrices
 // once: with pages of 4 KB each page is looked up anew, and the prefetchers of a CPU stop at its end. Matrices share
-// the pages, since most are smaller than one.
+// the pages, since most are smaller than one. What is given back is used again where it fits best; meanwhile its whole
+// pages are returned to the system.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,64 +22,78 @@ class HugePages {
   void* take(size_t bytes) {
     const size_t size = std::max((bytes + kLine - 1) / kLine * kLine, kLine);
     const std::lock_guard<std::mutex> lock(mutex_);
-    char* found = again(size);
-    if (!found) found = fresh(size);
-    if (!found) return nullptr;
-    taken_[found] = size;
-    ++region_of(found)->second.in_use;
-    return found;
+    auto free = smallest_free(size);
+    if (free == free_.end()) free = map(std::max((size + kPage - 1) / kPage * kPage, kRegion));
+    if (free == free_.end()) return nullptr;
+    const auto [memory, room] = *free;
+    free_.erase(free);
+    if (room > size) free_.emplace(memory + size, room - size);
+    taken_.emplace(memory, size);
+    return memory;
   }
 
   void give_back(void* memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto taken = taken_.find(static_cast<char*>(memory));
-    const auto region = region_of(taken->first);
-    free_.emplace(taken->second, taken->first);
+    const auto free = join(free_.insert(*taken).first);
     taken_.erase(taken);
-    if (--region->second.in_use == 0) unmap(region);
+    const auto [begin, size] = *free;
+    const auto region = regions_.find(begin);
+    if (region != regions_.end() && region->second == size) {
+      munmap(begin, size);
+      regions_.erase(region);
+      free_.erase(free);
+    } else {
+      release(begin, begin + size);
+    }
   }
 
-  // Bytes of all pages.
+  // Bytes of all regions.
   size_t mapped() {
     const std::lock_guard<std::mutex> lock(mutex_);
     size_t bytes = 0;
-    for (const auto& region : regions_) bytes += region.second.size;
+    for (const auto& region : regions_) bytes += region.second;
     return bytes;
   }
 
  private:
   static constexpr size_t kRegion = 16 * kPage;  // what is not touched is no memory
 
-  struct Region {
-    size_t size, used;
-    int64_t in_use;
-  };
-  using Regions = std::map<char*, Region>;  // by where they begin
+  using Sizes = std::map<char*, size_t>;  // by where they begin
 
-  Regions::iterator region_of(char* memory) { return std::prev(regions_.upper_bound(memory)); }
-
-  // What was given back; of the same size, as a matrix that takes the place of another value of a parameter.
-  char* again(size_t size) {
-    const auto found = free_.find(size);
-    if (found == free_.end()) return nullptr;
-    char* memory = found->second;
-    free_.erase(found);
-    return memory;
+  Sizes::iterator smallest_free(size_t least) {
+    auto found = free_.end();
+    for (auto free = free_.begin(); free != free_.end(); ++free)
+      if (free->second >= least && (found == free_.end() || free->second < found->second)) found = free;
+    return found;
   }
 
-  char* fresh(size_t size) {
-    auto region = std::find_if(regions_.begin(), regions_.end(),
-                               [&](const auto& each) { return each.second.size - each.second.used >= size; });
-    if (region == regions_.end()) region = map(std::max((size + kPage - 1) / kPage * kPage, kRegion));
-    if (region == regions_.end()) return nullptr;
-    char* memory = region->first + region->second.used;
-    region->second.used += size;
-    return memory;
+  // Joins what is free with what is free beside it in its region.
+  Sizes::iterator join(Sizes::iterator free) {
+    const auto take_next = [&](Sizes::iterator to) {
+      const auto next = std::next(to);
+      if (next == free_.end() || next->first != to->first + to->second || regions_.count(next->first)) return false;
+      to->second += next->second;
+      free_.erase(next);
+      return true;
+    };
+    take_next(free);
+    if (free == free_.begin()) return free;
+    const auto before = std::prev(free);
+    return take_next(before) ? before : free;
   }
 
-  Regions::iterator map(size_t size) {
+  // Returns pages that are free as a whole to the system; they stay mapped.
+  static void release(char* begin, char* end) {
+    begin += (kPage - reinterpret_cast<uintptr_t>(begin) % kPage) % kPage;
+    end -= reinterpret_cast<uintptr_t>(end) % kPage;
+    if (begin < end) madvise(begin, end - begin, MADV_DONTNEED);
+  }
+
+  // A new region, all of which is free.
+  Sizes::iterator map(size_t size) {
     void* memory = mmap(nullptr, size + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return regions_.end();
+    if (memory == MAP_FAILED) return free_.end();
     char* const begin = static_cast<char*>(memory);
     const size_t before = (kPage - reinterpret_cast<uintptr_t>(begin) % kPage) % kPage;
     if (before) munmap(begin, before);
@@ -86,21 +101,12 @@ class HugePages {
 #if defined(MADV_HUGEPAGE)
     madvise(begin + before, size, MADV_HUGEPAGE);  // where the system can't, pages are small
 #endif
-    return regions_.emplace(begin + before, Region{size, 0, 0}).first;
-  }
-
-  void unmap(Regions::iterator region) {
-    char *const begin = region->first, *const end = begin + region->second.size;
-    for (auto free = free_.begin(); free != free_.end();)
-      free = free->second >= begin && free->second < end ? free_.erase(free) : std::next(free);
-    munmap(begin, region->second.size);
-    regions_.erase(region);
+    regions_.emplace(begin + before, size);
+    return free_.emplace(begin + before, size).first;
   }
 
   std::mutex mutex_;
-  Regions regions_;
-  std::multimap<size_t, char*> free_;  // by size
-  std::map<char*, size_t> taken_;
+  Sizes regions_, free_, taken_;
 };
 
 }  // namespace rtf

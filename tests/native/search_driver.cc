@@ -1,4 +1,8 @@
 // Runs the kernels of a search on random sizes, for the sanitizers; any number of threads has to give the same.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -8,6 +12,38 @@
 #include "search/huge_pages.h"
 #include "search/once.h"
 #include "search/packed.h"
+
+// Whether no page of this memory is in the memory of the machine.
+static bool returned(char* memory, size_t bytes) {
+  const size_t page = sysconf(_SC_PAGESIZE);
+  std::vector<unsigned char> there(bytes / page);
+  if (mincore(memory, bytes, there.data())) return false;
+  return std::none_of(there.begin(), there.end(), [](unsigned char in_memory) { return in_memory & 1; });
+}
+
+// What is given back is joined with what is free beside it, and serves again where it fits best; whole pages of it are
+// returned to the system meanwhile.
+static bool free_pages_are_returned() {
+  constexpr size_t kPage = rtf::HugePages::kPage;
+  rtf::HugePages pages;
+  char* const first = static_cast<char*>(pages.take(kPage));
+  char* const second = static_cast<char*>(pages.take(2 * kPage));
+  char* const third = static_cast<char*>(pages.take(1000));
+  if (second != first + kPage || third != second + 2 * kPage) return false;
+  std::memset(first, 1, 3 * kPage);
+  std::memset(third, 1, 1000);
+  pages.give_back(second);
+  if (returned(first, kPage) || !returned(second, 2 * kPage)) return false;
+  if (pages.take(100) != second || pages.take(kPage) != second + 128) return false;
+  pages.give_back(second);
+  pages.give_back(second + 128);
+  pages.give_back(first);
+  if (!returned(first, 3 * kPage) || returned(third, kPage)) return false;
+  if (pages.take(3 * kPage) != first) return false;
+  pages.give_back(third);
+  pages.give_back(first);
+  return pages.mapped() == 0;
+}
 
 // Memory that is taken does not overlap, what is given back serves again, and in the end nothing is mapped.
 static bool pages_are_shared() {
@@ -42,7 +78,7 @@ static bool pages_are_shared() {
 }
 
 int main() {
-  if (!pages_are_shared()) return std::puts("memory in large pages is wrong"), 1;
+  if (!pages_are_shared() || !free_pages_are_returned()) return std::puts("memory in large pages is wrong"), 1;
   for (int seed = 1; seed <= 60; ++seed) {
     std::srand(seed);
     const RtfBeamAttention s = {1 + std::rand() % 30, std::rand() % 9, 1 + std::rand() % 3, 1 + std::rand() % 40,
