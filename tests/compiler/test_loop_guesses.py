@@ -1,5 +1,8 @@
 """Loops whose dims are only known from inside of subnetworks and units that see their own past."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -71,3 +74,25 @@ def test_first_value_of_a_subnetwork_on_zeros():
     np.testing.assert_allclose(
         got[:, 0], np.tanh(np.concatenate([feed()["data"][:, 0], before], axis=1) @ w + b), rtol=1e-5
     )
+
+
+def test_no_frames_are_kept():
+    """Why a layer was guessed is kept without a traceback, whose frames have the local variables of all callers."""
+
+    class Local:
+        pass
+
+    def plan():
+        local = Local()
+        split = {"class": "split_dims", "axis": "F", "dims": (3, 1), "from": "h"}
+        merged = {"class": "merge_dims", "axes": ["dim:3", "dim:1"], "from": "prev:split"}
+        template(
+            loop({"h": linear("merged"), "split": split, "merged": merged, "output": {"class": "copy", "from": "h"}})
+        )
+        return weakref.ref(local)
+
+    gc.disable()
+    try:
+        assert plan()() is None
+    finally:
+        gc.enable()

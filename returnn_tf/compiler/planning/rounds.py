@@ -140,7 +140,7 @@ class Round:
             with located(node.path, node.layer.class_name, node):
                 raise error
         except ConfigError as exc:
-            self.add(Guess(node, rank, exc))
+            self.add(Guess(node, rank, _without_frames(exc)))
 
     def add(self, a_guess: Guess) -> None:
         """Add a guess."""
@@ -176,6 +176,19 @@ def same_template(a: Data, b: Data) -> bool:
         and (a.sparse_dim is None) == (b.sparse_dim is None)
         and all(x is y or x.agrees_with(y) for x, y in zip(a.dims, b.dims))
     )
+
+
+def _without_frames(error: ConfigError) -> ConfigError:
+    """Return an error to keep, without the tracebacks of it and of its causes.
+
+    A traceback holds the frames of all callers, and these hold the error: their local variables, as a dict of
+    parameters, would stay in memory until Python collects cycles.
+    """
+    each: Optional[BaseException] = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error
 
 
 def _state_unknown(node: Node) -> bool:
