@@ -66,6 +66,7 @@ class Quickness:
             gc.freeze()
             if with_tensorflow and not self.frozen[1]:
                 processes.keep_one_stack()
+                processes.trace_once()
             self.frozen = item.path, with_tensorflow
         if not with_tensorflow:
             return
