@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 Gram = tuple[str, ...]
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
@@ -117,12 +117,7 @@ def best_weight(
 
     Tokens that no model knows have no say.
     """
-    pairs = []
-    for sentence in sentences:
-        tokens = [START, *sentence, END]
-        for index in range(1, len(tokens)):
-            history = tuple(tokens[max(0, index - order + 1) : index])
-            pairs.append((_probability(one, history, tokens[index]), _probability(other, history, tokens[index])))
+    pairs = [(_probability(one, *entry), _probability(other, *entry)) for entry in _with_histories(sentences, order)]
     pairs = [(p, q) for p, q in pairs if p + q]
     weight = 0.5
     for _ in range(30):
@@ -137,13 +132,16 @@ def _probability(model: dict[Gram, tuple[float, float]], history: Gram, token: s
 
 def perplexity(model: dict[Gram, tuple[float, float]], sentences: Iterable[Sequence[str]], order: int) -> float:
     """Return the perplexity per token, with the ends of sentences; unknown tokens are scored as ``<unk>``."""
-    total, count = 0.0, 0
+    scores = [log_probability(model, *entry) for entry in _with_histories(sentences, order)]
+    return float(10 ** (-sum(scores) / len(scores)))
+
+
+def _with_histories(sentences: Iterable[Sequence[str]], order: int) -> Iterator[tuple[Gram, str]]:
+    """Yield each token and the end of each sentence, with what a model of this order sees before."""
     for sentence in sentences:
         tokens = [START, *sentence, END]
         for index in range(1, len(tokens)):
-            total += log_probability(model, tuple(tokens[max(0, index - order + 1) : index]), tokens[index])
-            count += 1
-    return float(10 ** (-total / count))
+            yield tuple(tokens[max(0, index - order + 1) : index]), tokens[index]
 
 
 def write_arpa(path: str, model: dict[Gram, tuple[float, float]]) -> None:

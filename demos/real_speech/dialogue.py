@@ -79,11 +79,7 @@ def read_script(content: str) -> list[Line]:
     [Line(name='a-m', font='font_small', text='Ahoj')]
     """
     found = _DIALOGUE.findall(_COMMENT.sub("", content))
-    return [Line(name, font, _unescaped(text)) for name, font, _, text in found]
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
+    return [Line(name, font, re.sub(r"\\(.)", r"\1", text)) for name, font, _, text in found]
 
 
 def normalised(text: str, language: str) -> Optional[str]:

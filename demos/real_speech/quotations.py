@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from packages import Package, PackageError
 
@@ -35,8 +34,8 @@ def sentences_of(package: Package, language: str) -> Iterator[str]:
     :raises PackageError: it has no files of the language
     """
     folder = os.path.join(package.folder, FORTUNES, language)
-    names: Collection[str] = {os.path.basename(path) for path in glob.glob(os.path.join(glob.escape(folder), "*"))}
-    names = sorted(name for name in names - FOREIGN[language] if not name.endswith((".dat", ".u8")))
+    there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+    names = sorted(name for name in there - FOREIGN[language] if not name.endswith((".dat", ".u8")))
     if not names:
         raise PackageError("no quotations in %s: another version of the package?" % folder)
     for name in names:
