@@ -7,9 +7,9 @@ import sys
 from returnn_tf.logging.log import log
 from returnn_tf.native.gpu.card import card_in_use
 from returnn_tf.native.library import devices, examine, library_path
-from returnn_tf.native.measured import verdicts
 from returnn_tf.native.product import reason_not_used
 from returnn_tf.native.sources import OPS
+from returnn_tf.native.trials.measured import verdicts
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from returnn_tf.native.trial import Trial
+from returnn_tf.native.trials.trial import Trial
 from returnn_tf.ops.cells.gru import GRU_TRIAL
 from returnn_tf.ops.cells.lstm import LSTM_TRIAL
 from returnn_tf.ops.dense.mdlstm import MDLSTM_TRIAL

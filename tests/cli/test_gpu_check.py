@@ -17,7 +17,7 @@ from returnn_tf.cli.gpu_check.parts import CheckOptions, CheckPart, run_process
 from returnn_tf.cli.main import main
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain
-from returnn_tf.native.trial import Verdict
+from returnn_tf.native.trials.trial import Verdict
 from returnn_tf.ops.all_trials import TRIALS
 from returnn_tf.util.lazy_tf import tf
 from tests.waiting import LONG, until

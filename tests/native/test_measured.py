@@ -14,12 +14,14 @@ import sys
 import numpy as np
 import pytest
 
-from returnn_tf.native import library, measured, self_test, trial_process
-from returnn_tf.native import trial as trials
+from returnn_tf.native import library, self_test
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu import card, gpu_test
 from returnn_tf.native.sources import OPS
-from returnn_tf.native.trial import Case, Size, Trial, Verdict, difference, time_in_turn, try_out
+from returnn_tf.native.trials import measured
+from returnn_tf.native.trials import process as trial_process
+from returnn_tf.native.trials import trial as trials
+from returnn_tf.native.trials.trial import Case, Size, Trial, Verdict, difference, time_in_turn, try_out
 from returnn_tf.ops.all_trials import TRIALS
 from returnn_tf.ops.cells.lstm import LSTM_TRIAL, NativeLstm
 from returnn_tf.util.lazy_tf import tf
@@ -185,7 +187,8 @@ def test_a_cache_that_is_read_only(on_gpu, child, monkeypatch, caplog):
 def test_several_processes_decide_alike(tmp_path):
     """Of those that ask at once, one tries the op out, and the others wait for its verdict."""
     code = (
-        "import sys, time; from returnn_tf.native import measured; from returnn_tf.native.trial import Verdict\n"
+        "import sys, time; from returnn_tf.native.trials import measured\n"
+        "from returnn_tf.native.trials.trial import Verdict\n"
         "from returnn_tf.native.gpu import card\n"
         "measured.library_path = lambda name: sys.argv[1]; measured.cpu_as_card = lambda: 'card'\n"
         "class Trial: name, op = 'twice', 'twice'\n"

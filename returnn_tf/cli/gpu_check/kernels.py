@@ -12,9 +12,9 @@ import numpy as np
 from returnn_tf.cli.gpu_check.messages import print_row
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import examine, load
-from returnn_tf.native.measured import forget, verdict_on
 from returnn_tf.native.sources import OPS
-from returnn_tf.native.trial import Trial, numbers
+from returnn_tf.native.trials.measured import forget, verdict_on
+from returnn_tf.native.trials.trial import Trial, numbers
 from returnn_tf.ops.all_trials import TRIALS
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.util.lazy_tf import tf

@@ -9,8 +9,8 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.gru import gru_ops, native_gru
-from returnn_tf.native.measured import pays
-from returnn_tf.native.trial import Case, Size, Trial, draw, in_type, ragged
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, in_type, ragged
 from returnn_tf.ops.activations import ActivationOption, get_activation
 from returnn_tf.ops.cells.base import INITIALIZERS_OF_LAYER, Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.params import CellParam

@@ -9,8 +9,8 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
-from returnn_tf.native.measured import pays
-from returnn_tf.native.trial import Case, Size, Trial, draw, in_type, ragged
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, in_type, ragged
 from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State, drop_rate, dropout
 from returnn_tf.ops.cells.params import CellParam
 from returnn_tf.ops.cells.registry import register_cell

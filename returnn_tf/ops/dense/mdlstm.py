@@ -24,8 +24,8 @@ import numpy as np
 from returnn_tf.native.dispatch import form
 from returnn_tf.native.library import has_type
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
-from returnn_tf.native.measured import pays
-from returnn_tf.native.trial import Case, Size, Trial, draw, in_type
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, in_type
 from returnn_tf.util.lazy_tf import tf
 
 GATES = 5

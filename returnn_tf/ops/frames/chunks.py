@@ -6,8 +6,8 @@ from typing import Any, Optional
 
 from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
 from returnn_tf.native.dispatch import form, plain_form
-from returnn_tf.native.measured import pays
-from returnn_tf.native.trial import Case, Size, Trial, draw
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw
 from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.ops.frames.windows import axis_slice

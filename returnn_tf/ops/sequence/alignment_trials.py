@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.decoding import align as native
-from returnn_tf.native.trial import Case, Size, Trial, draw, ragged
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.sequence import fast_bw, fsa
 from returnn_tf.ops.sequence.ctc_variants import ctc_variant
 from returnn_tf.ops.sequence.transducer import transducer_loss

@@ -6,8 +6,8 @@ from typing import Any, Callable
 
 from returnn_tf.native.decoding import align as native
 from returnn_tf.native.dispatch import form
-from returnn_tf.native.measured import pays
-from returnn_tf.native.trial import Trial
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Trial
 from returnn_tf.ops.sequence import alignment_trials as trials
 from returnn_tf.ops.sequence import fast_bw, fsa
 from returnn_tf.ops.sequence.ctc_variants import ctc_variant

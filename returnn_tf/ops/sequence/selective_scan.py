@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any, Callable, Optional
 
 from returnn_tf.native.dispatch import form, plain_form
-from returnn_tf.native.measured import pays
 from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
-from returnn_tf.native.trial import Case, Size, Trial, draw, ragged
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.sequence.linear_recurrence import linear_recurrence
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf

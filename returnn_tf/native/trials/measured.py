@@ -24,7 +24,7 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.card import card_in_use, cpu_as_card
 from returnn_tf.native.gpu.gpu_test import BadKernelError, NoGpuError, lacks_memory, output_of_child
 from returnn_tf.native.library import library_path, load_library
-from returnn_tf.native.trial import Trial, Verdict, numbers, try_out
+from returnn_tf.native.trials.trial import Trial, Verdict, numbers, try_out
 from returnn_tf.util.file_lock import lock
 from returnn_tf.util.lazy_tf import tf
 from returnn_tf.util.temporary import Temporary
@@ -127,7 +127,7 @@ def _try_out(
     """Try an op out in a process of its own, in this one if no other can use the GPU."""
     log.write(3, "Trying out the native op for %s, width %d, %s, on %s ..." % (trial.name, width, dtype, device))
     tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
-    code = "from %s import %s as trial; from returnn_tf.native.trial_process import run; run(trial)"
+    code = "from %s import %s as trial; from returnn_tf.native.trials.process import run; run(trial)"
     words = [library, str(width), dtype, device, str(int(with_cpu)), str(int(tf32)), *gpus]
     try:
         output = output_of_child(code % (trial.module, trial.constant), words, _SECONDS)

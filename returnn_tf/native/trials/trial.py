@@ -1,7 +1,7 @@
 """Trials of a native op against its form in TensorFlow: the same results, and not slower, on one device at one size.
 
 Whoever chooses between both forms declares a trial beside them, as a constant of its module, and asks
-`returnn_tf.native.measured.pays` before it takes the native one.
+`returnn_tf.native.trials.measured.pays` before it takes the native one.
 """
 
 from __future__ import annotations

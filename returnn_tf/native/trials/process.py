@@ -13,8 +13,8 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.gpu_test import NO_GPU
 from returnn_tf.native.gpu_test_process import claim, end_with_parent
 from returnn_tf.native.library import load_library
-from returnn_tf.native.measured import NoMemoryError, verdict_here, verdict_line
-from returnn_tf.native.trial import Trial
+from returnn_tf.native.trials.measured import NoMemoryError, verdict_here, verdict_line
+from returnn_tf.native.trials.trial import Trial
 from returnn_tf.util.lazy_tf import tf
 
 
