@@ -1,5 +1,6 @@
 // Kernels that are right and kernels that are wrong, for the tests of the emulator. nvcc compiles them too.
 #include "common/cuda/mma.h"
+#include "common/cuda/philox.h"
 #include "mdlstm/cuda_team.h"
 
 namespace {
@@ -170,6 +171,14 @@ __global__ void compare_counters(const unsigned* counters, const unsigned* numbe
   for (int i = 0; i < count; ++i) reached[i] = has_reached(counters[i], numbers[i]);
 }
 
+__global__ void draw(uint64_t key, uint64_t low, uint64_t high, uint64_t first, unsigned* numbers, int groups) {
+  for (int i = 0; i < groups; ++i) {
+    const uint4 four = philox_group(key, low, high, first + i);
+    const unsigned all[] = {four.x, four.y, four.z, four.w};
+    for (int j = 0; j < 4; ++j) numbers[4 * i + j] = all[j];
+  }
+}
+
 const char* text(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
 
 }  // namespace
@@ -217,5 +226,9 @@ const char* test_counters(const unsigned* counters, const unsigned* numbers, int
 
 const char* test_count(const int* x, int* counts, int* most, int n, int blocks, int threads) {
   return text(launch(count, blocks, threads, 0, nullptr, x, counts, most, n));
+}
+
+const char* test_philox(const uint64_t* state, unsigned* numbers, int groups) {
+  return text(launch(draw, 1, 1, 0, nullptr, state[0], state[1], state[2], state[3], numbers, groups));
 }
 }

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from returnn_tf.util.lazy_tf import tf
 from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
 from tests.tiers import usual
 
@@ -195,6 +196,19 @@ def test_counters_beyond_32_bits(kernels):
     reached = np.zeros(len(cases), "int32")
     assert call(kernels.test_counters, counters, numbers, reached, len(cases)) == ""
     assert reached.tolist() == [case[2] for case in cases]
+
+
+@pytest.mark.parametrize("counter", [(5, 7), ((1 << 64) - 3, 7)], ids=["counter", "carry"])
+def test_random_numbers_of_tensorflow(kernels, counter):
+    """Any part of what its stateless ops draw on a CPU."""
+    key, skipped, groups = 2**63 + 12345678901, 2, 4
+    state, numbers = np.array([key, *counter, skipped], "uint64"), np.zeros(4 * groups, "uint32")
+    assert call(kernels.test_philox, state, numbers, groups) == ""
+    drawn = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[4 * (skipped + groups)], key=tf.constant([key], tf.uint64), counter=tf.constant(counter, tf.uint64),
+        alg=1, dtype=tf.uint32,
+    )  # fmt: skip
+    assert (numbers == drawn.numpy()[4 * skipped :]).all()
 
 
 def test_same_seed_same_run(kernels, monkeypatch):
