@@ -21,6 +21,7 @@ REGISTER_OP("RtfUpdate")
     .Input("slots: n_slots * resource")  // those of the first parameter, of the second, ...
     .Input("grads: count * float")
     .Input("numbers: float")  // see RtfRule
+    .Input("when: bool")      // scalar: false if nothing is to change
     .SetIsStateful()
     .SetShapeFn([](InferenceContext*) { return OkStatus(); });
 
@@ -108,6 +109,9 @@ class UpdateOp : public OpKernel {
     const Tensor& numbers = context->input(n_vars + count_);
     OP_REQUIRES(context, numbers.NumElements() == rtf_update_numbers(rule_),
                 InvalidArgument("update: the rule takes ", rtf_update_numbers(rule_), " numbers"));
+    const Tensor& when = context->input(n_vars + count_ + 1);
+    OP_REQUIRES(context, when.NumElements() == 1, InvalidArgument("update: whether to update has to be a scalar"));
+    if (!when.flat<bool>()(0)) return;
     Locked locked;
     OP_REQUIRES_OK(context, locked.open(context, 0, n_vars));
     std::vector<RtfParameter> parameters(count_);

@@ -45,8 +45,11 @@ def ops():
     return found
 
 
-def trained(options, dtypes=("float32",)):
-    """Return variables and state after three steps, and the types of the ops of a step."""
+def trained(options, dtypes=("float32",), *, skips=False):
+    """Return variables and state after three steps, and the types of the ops of a step.
+
+    :param skips: whether a step that is to change nothing comes before each, with NaN as gradients
+    """
     rng = np.random.RandomState(1)
     variables = {
         "%s %d" % (dtype, i): tf.Variable(rng.normal(0, 1, shape), dtype=dtype)
@@ -56,14 +59,17 @@ def trained(options, dtypes=("float32",)):
     optimizer = create_optimizer(dict(options), where="optimizer")
     optimizer.build(variables, "all")
 
-    def step(*grads):
-        optimizer.apply([(name, grad, variables[name]) for name, grad in zip(variables, grads)], tf.constant(0.01))
+    def step(when, *grads):
+        pairs = [(name, grad, variables[name]) for name, grad in zip(variables, grads)]
+        optimizer.apply(pairs, tf.constant(0.01), when)
 
     function = tf.function(step, autograph=False)
     for _ in range(3):
         grads = [tf.constant(rng.normal(0, 1, var.shape), var.dtype) for var in variables.values()]
-        function(*grads)
-    types = [op.type for op in function.get_concrete_function(*grads).graph.get_operations()]
+        if skips:
+            function(tf.constant(False), *(grad * np.nan for grad in grads))
+        function(tf.constant(True), *grads)
+    types = [op.type for op in function.get_concrete_function(tf.constant(True), *grads).graph.get_operations()]
     return {**{name: var.numpy() for name, var in variables.items()}, **optimizer.state()}, types
 
 
@@ -71,10 +77,12 @@ def trained(options, dtypes=("float32",)):
 def test_as_one_by_one(ops, monkeypatch, options):
     monkeypatch.setattr(base, "LEAST_SIZE", 0)
     dtypes = ("float32", "float64") if options["class"] == "adam" else ("float32",)
-    fused, types = trained(options, dtypes)
+    fused, types = trained(options, dtypes, skips=True)
     with portable_ops():
         plain, plain_types = trained(options, dtypes)
     assert types.count("RtfUpdate") == 1 and "RtfUpdate" not in plain_types
+    one_by_one = len(dtypes) > 1 or options["class"] == "adafactor"  # its native rule is for matrices
+    assert ("If" in types) == one_by_one
     for name, value in plain.items():
         np.testing.assert_allclose(fused[name], value, rtol=2e-6, atol=1e-7, err_msg=name)
 
@@ -115,18 +123,18 @@ def test_norm(ops, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "rule, slots, numbers, text",
+    "rule, slots, numbers, when, text",
     [
-        ("sgd", [], [1.0, 2.0], "takes 1 numbers"),
-        ("momentum", [], [1.0, 0.0, 0.0], "momentum has 1 slots"),
-        ("momentum", [tf.Variable([1.0])], [1.0, 0.0, 0.0], "its gradient is [2]"),
-        ("adafactor", [tf.Variable([1.0, 1.0])] * 2, 7 * [1.0], "is for matrices, but a gradient is [2]"),
+        ("sgd", [], [1.0, 2.0], True, "takes 1 numbers"),
+        ("sgd", [], [1.0], [True, True], "has to be a scalar"),
+        ("momentum", [], [1.0, 0.0, 0.0], True, "momentum has 1 slots"),
+        ("momentum", [tf.Variable([1.0])], [1.0, 0.0, 0.0], True, "its gradient is [2]"),
+        ("adafactor", [tf.Variable([1.0, 1.0])] * 2, 7 * [1.0], True, "is for matrices, but a gradient is [2]"),
     ],
 )
-def test_wrong_input(ops, rule, slots, numbers, text):
+def test_wrong_input(ops, rule, slots, numbers, when, text):
     with pytest.raises(tf.errors.InvalidArgumentError) as info:
-        handles = [slot.handle for slot in slots]
-        ops.rtf_update(
-            rule=rule, vars=[tf.Variable([1.0, 2.0]).handle], slots=handles, grads=[tf.ones(2)], numbers=numbers
-        )
+        handles, var = [slot.handle for slot in slots], tf.Variable([1.0, 2.0])
+        grads = [tf.ones(2)]
+        ops.rtf_update(rule=rule, vars=[var.handle], slots=handles, grads=grads, numbers=numbers, when=when)
     assert text in str(info.value)

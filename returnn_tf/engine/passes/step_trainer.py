@@ -261,14 +261,14 @@ class StepTrainer:
         overflow = self._scaling.emit(factor, finite, total_loss)
         finite, counts = tf.logical_or(finite, overflow), tf.logical_or(counts, overflow)
 
-        def update() -> Any:
-            self.updater.apply(grads, rate, step)
+        def further_updates() -> Any:
             self.updater.apply_meta(meta.grads, rate)
             self.averages.emit(step)
             self.ranks.run_updates(graph.updates, common)
             return tf.constant(True)
 
-        updated = tf.cond(good, update, lambda: tf.constant(False))
+        self.updater.apply(grads, rate, step, good)
+        tf.cond(good, further_updates, lambda: tf.constant(False))
         # A skipped step counts too if training continues: noise and schedules must advance.
         self.net.global_step.assign_add(tf.cast(counts, "int64"))
         graph = dataclasses.replace(
@@ -283,7 +283,7 @@ class StepTrainer:
                 "step": step,
                 "finite": finite,
                 "spike": spike,
-                "updated": updated,
+                "updated": good,
                 **common,
             },
         )

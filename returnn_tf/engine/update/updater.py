@@ -197,13 +197,25 @@ class Updater:
             if pairs:
                 group.optimizer.apply(pairs, learning_rate)
 
-    def apply(self, grads: Gradients, learning_rate: Any, step: Any) -> None:
+    def apply(self, grads: Gradients, learning_rate: Any, step: Any, when: Any) -> None:
         """Emit the update of all parameters.
 
         :param grads: of this step
         :param learning_rate: scalar, from `learning_rate`
         :param step: int64 scalar, global train step before it is increased
+        :param when: bool scalar, whether to update; else all variables keep their values
         """
+        if self._accumulated or self._extra_updates or grads.constraints:
+
+            def changed() -> Any:
+                self._apply(grads, learning_rate, step, True)
+                return tf.constant(True)
+
+            tf.cond(when, changed, lambda: tf.constant(False))
+        else:  # nothing but the optimizers changes variables, and these ask by themselves
+            self._apply(grads, learning_rate, step, when)
+
+    def _apply(self, grads: Gradients, learning_rate: Any, step: Any, when: Any) -> None:
         summed = dict(grads.raw)
         for name, accumulated in self._accumulated.items():
             if name in summed:
@@ -214,7 +226,7 @@ class Updater:
             names = [name for name in group.names if name in summed]
             if not names:
                 continue
-            update = self._update_function(group, names, summed, grads.constraints, norms, learning_rate, step)
+            update = self._update_function(group, names, summed, grads.constraints, norms, learning_rate, step, when)
             if group.interval > 1:
                 tf.cond(tf.equal(step % group.interval, group.interval - 1), update, lambda: tf.constant(False))
             else:
@@ -232,6 +244,7 @@ class Updater:
         norms: Mapping[Optional[str], Any],
         learning_rate: Any,
         step: Any,
+        when: Any,
     ) -> Callable[[], Any]:
         seed = tf.stack([tf.constant(self._seed, "int32"), tf.cast(step % 0x7FFFFFFF, "int32")])
 
@@ -249,7 +262,7 @@ class Updater:
             for name in names:
                 if name in constraints:
                     self._variables[name].assign_sub(gradients.dense(constraints[name]))
-            group.optimizer.apply(pairs, learning_rate)
+            group.optimizer.apply(pairs, learning_rate, when)
             for name in names:
                 if name in self._accumulated:
                     self._accumulated[name].assign(tf.zeros_like(self._accumulated[name]))

@@ -235,12 +235,18 @@ def update_ops() -> Optional[Any]:
 
 
 def native_update(
-    ops: Any, rule: UpdateRule, variables: Sequence[Any], slots: Sequence[Sequence[Any]], grads: Sequence[Any]
+    ops: Any,
+    rule: UpdateRule,
+    variables: Sequence[Any],
+    slots: Sequence[Sequence[Any]],
+    grads: Sequence[Any],
+    when: Any = True,
 ) -> Any:
     """Emit one op that changes all variables and their slots, all float32.
 
     :param ops: what `update_ops` returned
     :param slots: those of each variable, in the order of the rule
+    :param when: bool scalar; if it is false, nothing changes
     """
     return ops.rtf_update(
         rule=rule.name,
@@ -248,6 +254,7 @@ def native_update(
         slots=[slot.handle for of_var in slots for slot in of_var],
         grads=list(grads),
         numbers=rule.numbers,
+        when=when,
     )
 
 

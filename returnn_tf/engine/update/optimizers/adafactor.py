@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -46,7 +47,7 @@ class Adafactor(Optimizer):
             return {"v": Slot(shape), **mean}
         return {"row": Slot(shape[:-1]), "col": Slot((*shape[:-2], shape[-1])), **mean}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rate and the weight of a new square."""
         t = iteration + 1.0
         return {

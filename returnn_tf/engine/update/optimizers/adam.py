@@ -34,7 +34,7 @@ class Adam(Optimizer):
         """Return first and second moment."""
         return {"m": 0.0, "v": 0.0}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: Mapping[str, Any]) -> dict[str, Any]:
         """Return rate and powers of the betas."""
         t = iteration + 1.0
         return {"lr": rate, "beta1_power": self.beta1**t, "beta2_power": self.beta2**t}
@@ -129,7 +129,7 @@ class RAdam(Optimizer):
         """Return first and second moment."""
         return {"m": 0.0, "v": 0.0}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: Mapping[str, Any]) -> dict[str, Any]:
         """Return rate, factors of both moments, and whether (1 or 0) the second one counts."""
         t = iteration + 1.0
         power = self.beta2**t

@@ -81,12 +81,12 @@ class Optimizer:
         """Return further state, one scalar for all parameters of this optimizer: name -> initial value."""
         return {}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
-        """Return values common to all parameters of one application, computed once.
+    def hyper(self, rate: Any, iteration: Any, scalars: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values common to all parameters of one application, and the new values of all scalars, computed once.
 
         :param rate: float64 scalar, the learning rate
         :param iteration: float64 scalar, number of earlier applications of this optimizer; 0 in the first one
-        :param scalars: the variables of `scalar_inits`; may be read and assigned here
+        :param scalars: the values of `scalar_inits` before it
         """
         del iteration, scalars
         return {"lr": rate}
@@ -178,25 +178,43 @@ class Optimizer:
             for name, slot in self.slots_of(self._shapes[param]).items():
                 slots[name].assign(_initial(slot, slots[name].dtype))
 
-    def apply(self, grads: Sequence[tuple[str, Any, Any]], learning_rate: Any) -> None:
+    def apply(self, grads: Sequence[tuple[str, Any, Any]], learning_rate: Any, when: Any = True) -> None:
         """Update all parameters once; called while a ``tf.function`` is traced.
+
+        A native op asks by itself whether to: its graph is much smaller than that of a condition around it, through
+        which each variable and each gradient is passed.
 
         :param grads: (parameter name, dense gradient, variable)
         :param learning_rate: scalar tensor, before ``learning_rate_multiplier``
+        :param when: True, or a bool scalar: whether to update; else all variables keep their values
         """
         rate = tf.cast(learning_rate, "float64") * self.learning_rate_multiplier
-        hyper = self.hyper(rate, tf.cast(self._iterations, "float64"), self._scalars)
+        before = {key: var.read_value() for key, var in self._scalars.items()}
+        hyper = self.hyper(rate, tf.cast(self._iterations, "float64"), before)
+        after = {key: hyper.pop(key) for key in before}
         by_dtype: dict[Any, dict[str, Any]] = {}
         for _, _, var in grads:
             if var.dtype not in by_dtype:
                 by_dtype[var.dtype] = {key: tf.cast(value, var.dtype) for key, value in hyper.items()}
-        done = self._apply_fused([entry for entry in grads if entry[2].dtype == tf.float32], by_dtype)
-        for param, grad, var in grads:
-            if param not in done:
-                self.update(tf.cast(grad, var.dtype), var, self._slots[param], by_dtype[var.dtype])
-        self._iterations.assign_add(1)
+        done = self._apply_fused([entry for entry in grads if entry[2].dtype == tf.float32], by_dtype, when)
+        left = [entry for entry in grads if entry[0] not in done]
 
-    def _apply_fused(self, grads: Sequence[tuple[str, Any, Any]], by_dtype: dict[Any, dict[str, Any]]) -> set[str]:
+        def one_by_one() -> Any:
+            for param, grad, var in left:
+                self.update(tf.cast(grad, var.dtype), var, self._slots[param], by_dtype[var.dtype])
+            return tf.constant(True)
+
+        if when is True:
+            one_by_one()
+        elif left:
+            tf.cond(when, one_by_one, lambda: tf.constant(False))
+        for key, value in after.items():
+            self._scalars[key].assign(tf.where(when, value, before[key]))
+        self._iterations.assign_add(tf.cast(when, "int64"))
+
+    def _apply_fused(
+        self, grads: Sequence[tuple[str, Any, Any]], by_dtype: dict[Any, dict[str, Any]], when: Any
+    ) -> set[str]:
         """Emit one op for all parameters if a native one can update them; return their names, or no names."""
         grads = [entry for entry in grads if self.fused_for(tuple(entry[2].shape))]
         small = sum(var.shape.num_elements() for _, _, var in grads) < LEAST_SIZE
@@ -207,7 +225,7 @@ class Optimizer:
         if ops is None or rule is None:
             return set()
         variables, slots = [var for _, _, var in grads], [list(self._slots[param].values()) for param, _, _ in grads]
-        native_update(ops, rule, variables, slots, [tf.cast(grad, tf.float32) for _, grad, _ in grads])
+        native_update(ops, rule, variables, slots, [tf.cast(grad, tf.float32) for _, grad, _ in grads], when)
         return {param for param, _, _ in grads}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
@@ -93,13 +94,13 @@ class NadamKeras(KerasStyle):
     def _momentum(self, t: Any) -> Any:
         return self.beta1 * (1.0 - 0.5 * tf.pow(tf.constant(_SCHEDULE_BASE, "float64"), _SCHEDULE_DECAY * t))
 
-    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
-        """Return factors of gradient, first and second moment, and advance the schedule."""
+    def hyper(self, rate: Any, iteration: Any, scalars: Mapping[str, Any]) -> dict[str, Any]:
+        """Return factors of gradient, first and second moment, and the product of the schedule."""
         t = self.number(iteration)
         now, following = self._momentum(t), self._momentum(t + 1.0)
         product = scalars["schedule_product"] * now
-        scalars["schedule_product"].assign(product)
         return {
+            "schedule_product": product,
             "grad_factor": rate * (1.0 - now) / (1.0 - product),
             "m_factor": rate * following / (1.0 - product * following),
             "v_factor": 1.0 / (1.0 - self.beta2**t),
@@ -135,7 +136,7 @@ class Adamax(KerasStyle):
         """Return first moment and infinity norm."""
         return {"m": 0.0, "v": 0.0}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: Mapping[str, Any]) -> dict[str, Any]:
         """Return rate and power of beta1."""
         return {"lr": rate, "beta1_power": self.beta1 ** self.number(iteration)}
 

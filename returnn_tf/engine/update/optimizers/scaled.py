@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -30,7 +31,7 @@ class Lamb(Optimizer):
         """Return first and second moment."""
         return {"m": 0.0, "v": 0.0}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rate and what removes the bias of the moments."""
         t = iteration + 1.0
         return {"lr": rate, "m_factor": 1.0 / (1.0 - self.beta1**t), "v_factor": 1.0 / (1.0 - self.beta2**t)}
@@ -75,7 +76,7 @@ class ScaledAdam(Optimizer):
         """Return the moments of the gradient of the parameter, and of that of its scale."""
         return {"m": Slot(shape), "v": Slot(shape), "scale_m": Slot(()), "scale_v": Slot(())}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
+    def hyper(self, rate: Any, iteration: Any, scalars: Mapping[str, Any]) -> dict[str, Any]:
         """Return the step size."""
         t = iteration + 1.0
         return {"lr": rate * tf.sqrt(1.0 - self.beta2**t) / (1.0 - self.beta1**t)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
@@ -48,15 +49,14 @@ class ScheduleFreeAdamW(Optimizer):
         """Return the sum of the squared rates."""
         return {"weight_sum": 0.0}
 
-    def hyper(self, rate: Any, iteration: Any, scalars: dict[str, Any]) -> dict[str, Any]:
-        """Return rate, weight of the newest z, and what removes the bias of the second moment."""
+    def hyper(self, rate: Any, iteration: Any, scalars: Mapping[str, Any]) -> dict[str, Any]:
+        """Return rate, its sum, weight of the newest z, and what removes the bias of the second moment."""
         t = iteration + 1.0
         if self.warmup_steps:
             rate *= tf.minimum(t / self.warmup_steps, 1.0)
         total = scalars["weight_sum"] + tf.square(rate)
-        scalars["weight_sum"].assign(total)
         weight = tf.math.divide_no_nan(tf.square(rate), total)
-        return {"lr": rate, "weight": weight, "v_factor": 1.0 / (1.0 - self.beta2**t)}
+        return {"lr": rate, "weight_sum": total, "weight": weight, "v_factor": 1.0 / (1.0 - self.beta2**t)}
 
     def fused(self, hyper: dict[str, Any]) -> Optional[UpdateRule]:
         """Return the rule of one op over all parameters."""
