@@ -105,9 +105,25 @@ def product_of_frames(ops: Any, x: tf.Tensor, weights: tf.Tensor, *, transposed:
     """
     rows = tf.reshape(x, [-1, x.shape[-1] or tf.shape(x)[-1]])
     y = native_matmul(ops, rows, weights, None, transpose_a=False, transpose_b=transposed)
-    width = weights.shape[0 if transposed else 1]
-    y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [width]], 0))
-    y.set_shape(x.shape[:-1].concatenate([width]))
+    depth, width = reversed(weights.shape) if transposed else weights.shape
+    return with_frames_of(x, y, depth, width)
+
+
+def with_frames_of(x: tf.Tensor, rows: tf.Tensor, depth: int, width: int) -> tf.Tensor:
+    """Return rows with the axes of the frames that they were computed from; by few ops, which count in deep networks.
+
+    :param x: [..., depth]
+    :param rows: [frames, width]
+    :return: [..., width]
+    """
+    sizes = x.shape.as_list()[:-1]
+    shape: Any = [*(-1 if size is None else size for size in sizes), width]
+    if sizes.count(None) > 1 or 0 in shape:
+        shape = tf.shape(x)
+        if width != depth:
+            shape += [*(0 for _ in sizes), width - depth]
+    y = tf.reshape(rows, shape)
+    y.set_shape([*sizes, width])
     return y
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 from returnn_tf.native.decoding.search import PackedMatrix
 from returnn_tf.native.dispatch import form
 from returnn_tf.native.portable import in_portable_ops
-from returnn_tf.native.product import ops_for_frames, product_of_frames
+from returnn_tf.native.product import ops_for_frames, product_of_frames, with_frames_of
 from returnn_tf.ops.activations import get_activation, may_reduce
 from returnn_tf.ops.after_product import bias_and_activation, continued_product
 from returnn_tf.ops.mixed_precision import full
@@ -54,13 +54,9 @@ def _by_rows(x: Any, w: Matrix, axis: int, train: bool) -> bool:
 
 
 def _product_of_rows(x: Any, w: Any) -> Any:
-    """Compute the tensordot over the last axis by the same product with half the ops, which count in deep networks."""
-    width, columns = w.shape
-    sizes = x.shape.as_list()[:-1]
-    rows = tf.matmul(tf.reshape(x, [-1, width]), w)
-    if sizes.count(None) > 1 or 0 in (*sizes, columns):
-        return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], [columns]], axis=0))
-    return tf.reshape(rows, [*(-1 if size is None else size for size in sizes), columns])
+    """Compute the tensordot over the last axis by the same product with fewer ops, which count in deep networks."""
+    depth, width = w.shape
+    return with_frames_of(x, tf.matmul(tf.reshape(x, [-1, depth]), w), depth, width)
 
 
 @form(
