@@ -52,9 +52,7 @@ class CopyLayer(ConcatInputLayer):
         if len(self.sources) == 1:
             ctx.forward_aux()
             if not self.dropout or dropout_noise_shape(ctx, self.input, self) is None:
-                note_copy(
-                    ctx, x, self.dropout or 0.0, ctx.seed("dropout", of=self.mask_name()) if self.dropout else None
-                )
+                note_copy(ctx, x, self.dropout or 0.0, lambda: ctx.seed("dropout", of=self.mask_name()))
         return x
 
     def gradient_reads_sources(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
@@ -78,10 +78,11 @@ def note_weights(ctx: EmitContext, value: Any, x: Any, data: Data, perm: Sequenc
     ctx.set_aux(ctx.node, WEIGHTS, Weights(value, labels, energies.factors, scale * factor, lengths, causal))
 
 
-def note_copy(ctx: EmitContext, value: Any, dropout: float, seed: Any) -> None:
+def note_copy(ctx: EmitContext, value: Any, dropout: float, seed: Callable[[], Any]) -> None:
     """Store that a layer's value is that of its source, if that has weights.
 
     :param dropout: rate of the entries that became 0, each drawn independently
+    :param seed: emits the seed by which they were drawn
     """
     source = ctx.node.sources[0]
     weights = ctx.aux(source, WEIGHTS)
@@ -90,7 +91,7 @@ def note_copy(ctx: EmitContext, value: Any, dropout: float, seed: Any) -> None:
     if weights.value is not ctx.value(source):  # the source changed its gradient
         return
     if dropout:
-        weights = dataclasses.replace(weights, dropout=dropout, seed=seed)
+        weights = dataclasses.replace(weights, dropout=dropout, seed=seed())
     ctx.set_aux(ctx.node, WEIGHTS, dataclasses.replace(weights, value=value))
 
 
