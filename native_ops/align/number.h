@@ -1,7 +1,7 @@
 // Numbers m * 2^e as in scaled.h, one per GPU thread, and helpers shared by all alignment kernels.
 #pragma once
 
-#include "../common/cuda/device.h"
+#include "../common/cuda/sums.h"
 #include "scaled_double.h"
 
 namespace rtf {
@@ -71,11 +71,6 @@ __device__ __forceinline__ float share_of(Number before, Number ahead, const Sca
   const float power = fminf(before.e + ahead.e - static_cast<float>(total.e), 100.0f);
   const float share = before.m * ahead.m * static_cast<float>(1.0 / total.m) * power_of_two(power);
   return share > 1.0f ? 1.0f : share;
-}
-
-__device__ __forceinline__ float warp_sum(float x) {
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
-  return x;
 }
 
 // Log of the sum of exp(x) over n numbers, by a whole warp. NaN and infinity among them give NaN.

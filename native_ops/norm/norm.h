@@ -25,4 +25,12 @@ int64_t rtf_norm_scratch_size(const RtfNorm* shape);
 void rtf_norm_grad_f32(const RtfNorm* shape, const float* dy, const float* x, const float* scale, const float* mean,
                        const float* factor, float* dx, float* dscale, float* dbias, float* scratch,
                        const RtfThreads* threads);
+
+// The same on a GPU: arrays in its memory, stream is a cudaStream_t. Returns null, or the text of an error.
+const char* rtf_norm_cuda_f32(const RtfNorm* shape, const float* x, const float* scale, const float* bias, float* y,
+                              float* mean, float* factor, void* stream);
+int64_t rtf_norm_cuda_scratch_size(const RtfNorm* shape);
+const char* rtf_norm_grad_cuda_f32(const RtfNorm* shape, const float* dy, const float* x, const float* scale,
+                                   const float* mean, const float* factor, float* dx, float* dscale, float* dbias,
+                                   float* scratch, void* stream);
 }

@@ -1,6 +1,9 @@
-// Layer normalisation as TensorFlow ops. The kernels are in norm_cpu.cc.
+// Layer normalisation as TensorFlow ops. The kernels are in norm_cpu.cc and norm_cuda.cu.
 #include "../common/tf_op.h"
 #include "norm.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -60,6 +63,44 @@ Status optional(OpKernelContext* context, const char* name, int64_t width, const
   return OkStatus();
 }
 
+struct Cpu {
+  static Status forward(OpKernelContext* context, const RtfNorm& shape, const float* x, const float* scale,
+                        const float* bias, float* y, float* mean, float* factor) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_norm_f32(&shape, x, scale, bias, y, mean, factor, &threads);
+    return OkStatus();
+  }
+
+  static int64_t scratch_size(const RtfNorm& shape) { return rtf_norm_scratch_size(&shape); }
+
+  static Status backward(OpKernelContext* context, const RtfNorm& shape, const float* dy, const float* x,
+                         const float* scale, const float* mean, const float* factor, float* dx, float* dscale,
+                         float* dbias, float* scratch) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_norm_grad_f32(&shape, dy, x, scale, mean, factor, dx, dscale, dbias, scratch, &threads);
+    return OkStatus();
+  }
+};
+
+#if RTF_CUDA
+struct Gpu {
+  static Status forward(OpKernelContext* context, const RtfNorm& shape, const float* x, const float* scale,
+                        const float* bias, float* y, float* mean, float* factor) {
+    return gpu_status("norm", rtf_norm_cuda_f32(&shape, x, scale, bias, y, mean, factor, gpu_stream(context)));
+  }
+
+  static int64_t scratch_size(const RtfNorm& shape) { return rtf_norm_cuda_scratch_size(&shape); }
+
+  static Status backward(OpKernelContext* context, const RtfNorm& shape, const float* dy, const float* x,
+                         const float* scale, const float* mean, const float* factor, float* dx, float* dscale,
+                         float* dbias, float* scratch) {
+    return gpu_status("norm", rtf_norm_grad_cuda_f32(&shape, dy, x, scale, mean, factor, dx, dscale, dbias, scratch,
+                                                     gpu_stream(context)));
+  }
+};
+#endif
+
+template <class Device>
 class NormOp : public OpKernel {
  public:
   explicit NormOp(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -77,14 +118,15 @@ class NormOp : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.rows}), &mean));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({shape.rows}), &factor));
-    const RtfThreads threads = tf_threads(context);
-    rtf_norm_f32(&shape, floats(x), scale, bias, floats(y), floats(mean), floats(factor), &threads);
+    OP_REQUIRES_OK(context,
+                   Device::forward(context, shape, floats(x), scale, bias, floats(y), floats(mean), floats(factor)));
   }
 
  private:
   RtfNorm shape_{};
 };
 
+template <class Device>
 class NormGradOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -104,15 +146,18 @@ class NormGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &dx));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.width}), &dscale));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({shape.width}), &dbias));
-    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_norm_scratch_size(&shape), &scratch));
-    const RtfThreads threads = tf_threads(context);
-    rtf_norm_grad_f32(&shape, floats(dy), floats(x), scale, floats(mean), floats(factor), floats(dx), floats(dscale),
-                      floats(dbias), floats(&scratch), &threads);
+    OP_REQUIRES_OK(context, allocate_scratch(context, Device::scratch_size(shape), &scratch));
+    OP_REQUIRES_OK(context, Device::backward(context, shape, floats(dy), floats(x), scale, floats(mean), floats(factor),
+                                             floats(dx), floats(dscale), floats(dbias), floats(&scratch)));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfNorm").Device(DEVICE_CPU), NormOp);
-REGISTER_KERNEL_BUILDER(Name("RtfNormGrad").Device(DEVICE_CPU), NormGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfNorm").Device(DEVICE_CPU), NormOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfNormGrad").Device(DEVICE_CPU), NormGradOp<Cpu>);
+#if RTF_CUDA
+REGISTER_KERNEL_BUILDER(Name("RtfNorm").Device(DEVICE_GPU), NormOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfNormGrad").Device(DEVICE_GPU), NormGradOp<Gpu>);
+#endif
 
 }  // namespace
 }  // namespace rtf

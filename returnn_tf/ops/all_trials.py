@@ -7,6 +7,7 @@ from returnn_tf.ops.cells.gru import GRU_TRIAL
 from returnn_tf.ops.cells.lstm import LSTM_TRIAL
 from returnn_tf.ops.dense.mdlstm import MDLSTM_TRIAL
 from returnn_tf.ops.frames.chunks import CHUNK_TRIAL
+from returnn_tf.ops.normalize import NORM_TRIAL
 from returnn_tf.ops.sequence.alignment_trials import (
     ACCEPTOR_PATH_TRIAL,
     ACCEPTOR_TRIAL,
@@ -20,5 +21,5 @@ from returnn_tf.ops.sequence.selective_scan import SELECTIVE_SCAN_TRIAL
 
 TRIALS: tuple[Trial, ...] = (
     LSTM_TRIAL, GRU_TRIAL, MDLSTM_TRIAL, CTC_TRIAL, SOFT_TRIAL, BEST_TRIAL, ACCEPTOR_TRIAL, ACCEPTOR_PATH_TRIAL,
-    TRANSDUCER_TRIAL, CHUNK_TRIAL, SCAN_TRIAL, COMPLEX_SCAN_TRIAL, SELECTIVE_SCAN_TRIAL,
+    TRANSDUCER_TRIAL, CHUNK_TRIAL, SCAN_TRIAL, COMPLEX_SCAN_TRIAL, SELECTIVE_SCAN_TRIAL, NORM_TRIAL,
 )  # fmt: skip

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.native.dispatch import form
+from returnn_tf.native.dispatch import form, plain_form
 from returnn_tf.native.fused.norm import native_norm, norm_ops
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw
 from returnn_tf.ops.frames.reduce import fill_masked, masked_count
 from returnn_tf.util.lazy_tf import tf
 
@@ -40,14 +42,25 @@ def normalize(x: Any, mean: Any, variance: Any, epsilon: float, scale: Optional[
     return x * tf.cast(factor, x.dtype) + tf.cast(offset, x.dtype)
 
 
-def _is_wide(x: Any) -> bool:
-    return bool(x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or 0) >= _LEAST_WIDTH)
+def _ops_for(x: Any, *_: Any) -> Optional[Any]:
+    is_wide = x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or 0) >= _LEAST_WIDTH
+    ops = norm_ops() if is_wide else None
+    return ops if ops is not None and pays(NORM_TRIAL, x.shape[-1], x.dtype) else None
 
 
-@form(native_norm, where=lambda x, *_: _is_wide(x) and norm_ops())
+@form(native_norm, where=_ops_for)
 def layer_norm(x: Any, scale: Optional[Any], shift: Optional[Any], epsilon: float) -> Any:
     """Compute `normalize` by mean and variance over the last axis.
 
     :param scale: of the size of the last axis, or None; so is ``shift``
     """
     return normalize(x, *moments(x, [x.shape.rank - 1]), epsilon, scale, shift)
+
+
+def _case(size: Size) -> Case:
+    inputs = draw((1.0, (size.frames, size.batch, size.width)), (1.0, (size.width,)), (1.0, (size.width,)))
+    plain = plain_form(layer_norm)
+    return Case(inputs, lambda ops, *x: [native_norm(ops, *x, 1e-6)], lambda *x: [plain(*x, 1e-6)])
+
+
+NORM_TRIAL = Trial("layer norm", "norm", __name__, "NORM_TRIAL", _case, "features", (128, 512, 2048))

@@ -5,6 +5,7 @@ import pytest
 
 from returnn_tf.native.fused.norm import native_norm, norm_ops
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.ops import normalize
 from returnn_tf.ops.normalize import layer_norm
 from returnn_tf.util.lazy_tf import tf
 
@@ -47,6 +48,15 @@ def test_as_in_tensorflow(ops, shape, with_params):
     for a, b in zip(native, plain):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * (1 + (np.abs(b).max() if np.size(b) else 0)))
     np.testing.assert_allclose(native[0], plain[0], rtol=1e-5, atol=1e-5)
+
+
+def test_only_where_it_pays(ops, monkeypatch):
+    """The trial is asked with the width; on a GPU it may say that TensorFlow's ops are faster."""
+    asked = []
+    monkeypatch.setattr(normalize, "pays", lambda trial, width, dtype: asked.append((trial.name, width)))
+    function = tf.function(lambda x: normalize.layer_norm(x, None, None, 1e-3), autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([None, 130])).graph
+    assert asked == [("layer norm", 130)] and "RtfNorm" not in {op.type for op in graph.get_operations()}
 
 
 def test_nan_stays_in_its_row(ops):

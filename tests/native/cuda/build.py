@@ -105,6 +105,13 @@ def compile_for_gpu(source: str, arch: str, *flags: str) -> str:
     return text_cached([*command, path], partial(_says, command, path), [SOURCES, HERE])
 
 
+def check_without_spills(source: str, arch: str) -> None:
+    """Compile a source with nvcc as `compile_for_gpu`; no kernel may keep a register in memory."""
+    report = compile_for_gpu(source, arch)
+    lines = [line.strip() for line in report.splitlines() if "spill stores" in line]
+    assert lines and all(line.startswith("0 bytes stack frame, 0 bytes spill stores") for line in lines), report
+
+
 def _says(command: list[str], path: str) -> str:
     """Return the messages of a compiler."""
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,49 @@
+"""Calls C functions of kernels with arrays of numpy, on the emulated GPU and on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+#: RtfThreads of one thread, the calling one.
+ALONE = (ctypes.c_void_p * 3)(None, None, ctypes.c_void_p(1))
+
+
+def on_gpu(library: ctypes.CDLL, name: str, shape: Any, *arrays: Any) -> None:
+    """Call a function of kernels for GPUs, which ends in a stream; its error fails the test.
+
+    :param shape: first argument, a structure
+    :param arrays: further arguments: arrays, None for null, integers for int
+    """
+    function = getattr(library, name)
+    function.restype = ctypes.c_char_p
+    error = function(ctypes.byref(shape), *map(_converted, arrays), None)
+    assert error is None, error.decode()
+
+
+def on_cpu(library: ctypes.CDLL, name: str, shape: Any, *arrays: Any) -> None:
+    """Call a function of kernels for the CPU, which ends in threads: in this one.
+
+    :param arrays: as in `on_gpu`
+    """
+    getattr(library, name)(ctypes.byref(shape), *map(_converted, arrays), ctypes.byref(ALONE))
+
+
+def scratch(library: ctypes.CDLL, name: str, shape: Any) -> np.ndarray:
+    """Return scratch of the size that a function of the library says, full of NaN."""
+    function = getattr(library, name)
+    function.restype = ctypes.c_int64
+    return empty(function(ctypes.byref(shape)))
+
+
+def empty(*shape: int) -> np.ndarray:
+    """Return an array that a kernel has to write: NaN."""
+    return np.full(shape, np.nan, "float32")
+
+
+def _converted(x: Any) -> Any:
+    if x is None:
+        return None
+    return ctypes.c_void_p(x.ctypes.data) if isinstance(x, np.ndarray) else ctypes.c_int(x)
