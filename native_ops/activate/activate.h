@@ -45,4 +45,17 @@ void rtf_gate_f32(int64_t rows, int64_t width, int f, int g, const float* x, flo
 // dx [rows, 2 * width]. dx may not be x.
 void rtf_gate_grad_f32(int64_t rows, int64_t width, int f, int g, const float* x, const float* dy, float* dx,
                        const RtfThreads* threads);
+
+// The same on a GPU: arrays in its memory, numbers of the shape too; stream is a cudaStream_t. key [1] and counter [2]
+// in its memory take the place of those of the shape; null without dropout. Returns null, or the text of an error.
+const char* rtf_activate_cuda_f32(const RtfActivate* shape, const uint64_t* key, const uint64_t* counter,
+                                  const float* x, const float* bias, const float* factors, const float* residual,
+                                  float* y, void* stream);
+int64_t rtf_activate_cuda_scratch_size(const RtfActivate* shape);
+const char* rtf_activate_grad_cuda_f32(const RtfActivate* shape, const uint64_t* key, const uint64_t* counter,
+                                       const float* dy, const float* kept, int of_output, const float* bias,
+                                       const float* factors, float* dx, float* dbias, float* scratch, void* stream);
+const char* rtf_gate_cuda_f32(int64_t rows, int64_t width, int f, int g, const float* x, float* y, void* stream);
+const char* rtf_gate_grad_cuda_f32(int64_t rows, int64_t width, int f, int g, const float* x, const float* dy,
+                                   float* dx, void* stream);
 }

@@ -1,6 +1,10 @@
-// Bias, activation, dropout and residual connection as TensorFlow ops. The kernels are in activate_cpu.cc.
+// Bias, activation, dropout and residual connection as TensorFlow ops. The kernels are in activate_cpu.cc and
+// activate_cuda.cu.
 #include "../common/tf_op.h"
 #include "activate.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -97,6 +101,84 @@ Status get_function(OpKernelConstruction* construction, const char* attr, int* f
   return OkStatus();
 }
 
+// The sizes of a call, and where key [1] and counter [2] of the generator are; null without dropout.
+struct Call {
+  RtfActivate shape;
+  const uint64_t *key, *counter;
+};
+
+struct Cpu {
+  // What can be looked at where the kernel runs: key and counter by value, numbers of rows checked.
+  static Status look_at(Call* call) {
+    RtfActivate& shape = call->shape;
+    if (shape.rate == 0) return OkStatus();
+    shape.key = call->key[0];
+    for (int i : {0, 1}) shape.counter[i] = call->counter[i];
+    for (int64_t row = 0; shape.numbers && row < shape.rows; ++row)
+      if (shape.numbers[row] < 0) return InvalidArgument("activate: the number of a row is ", shape.numbers[row]);
+    return OkStatus();
+  }
+
+  static Status forward(OpKernelContext* context, const Call& call, const float* x, const float* bias,
+                        const float* factors, const float* residual, float* y) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_activate_f32(&call.shape, x, bias, factors, residual, y, &threads);
+    return OkStatus();
+  }
+
+  static int64_t scratch_size(const Call& call) { return rtf_activate_scratch_size(&call.shape); }
+
+  static Status backward(OpKernelContext* context, const Call& call, const float* dy, const float* kept, bool of_output,
+                         const float* bias, const float* factors, float* dx, float* dbias, float* scratch) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_activate_grad_f32(&call.shape, dy, kept, of_output, bias, factors, dx, dbias, scratch, &threads);
+    return OkStatus();
+  }
+
+  static Status gate(OpKernelContext* context, int64_t rows, int64_t width, int f, int g, const float* x, float* y) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_gate_f32(rows, width, f, g, x, y, &threads);
+    return OkStatus();
+  }
+
+  static Status gate_grad(OpKernelContext* context, int64_t rows, int64_t width, int f, int g, const float* x,
+                          const float* dy, float* dx) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_gate_grad_f32(rows, width, f, g, x, dy, dx, &threads);
+    return OkStatus();
+  }
+};
+
+#if RTF_CUDA
+struct Gpu {
+  static Status look_at(Call*) { return OkStatus(); }
+
+  static Status forward(OpKernelContext* context, const Call& call, const float* x, const float* bias,
+                        const float* factors, const float* residual, float* y) {
+    return gpu_status("activate", rtf_activate_cuda_f32(&call.shape, call.key, call.counter, x, bias, factors, residual,
+                                                        y, gpu_stream(context)));
+  }
+
+  static int64_t scratch_size(const Call& call) { return rtf_activate_cuda_scratch_size(&call.shape); }
+
+  static Status backward(OpKernelContext* context, const Call& call, const float* dy, const float* kept, bool of_output,
+                         const float* bias, const float* factors, float* dx, float* dbias, float* scratch) {
+    return gpu_status("activate", rtf_activate_grad_cuda_f32(&call.shape, call.key, call.counter, dy, kept, of_output,
+                                                             bias, factors, dx, dbias, scratch, gpu_stream(context)));
+  }
+
+  static Status gate(OpKernelContext* context, int64_t rows, int64_t width, int f, int g, const float* x, float* y) {
+    return gpu_status("gate", rtf_gate_cuda_f32(rows, width, f, g, x, y, gpu_stream(context)));
+  }
+
+  static Status gate_grad(OpKernelContext* context, int64_t rows, int64_t width, int f, int g, const float* x,
+                          const float* dy, float* dx) {
+    return gpu_status("gate", rtf_gate_grad_cuda_f32(rows, width, f, g, x, dy, dx, gpu_stream(context)));
+  }
+};
+#endif
+
+template <class Device>
 class ActivateBase : public OpKernel {
  public:
   explicit ActivateBase(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -107,29 +189,25 @@ class ActivateBase : public OpKernel {
   }
 
  protected:
-  // The sizes of a call and the state of the generator.
-  Status shape_of(OpKernelContext* context, const Tensor& x, RtfActivate* shape) const {
+  Status call_of(OpKernelContext* context, const Tensor& x, Call* call) const {
     if (x.dims() < 1) return InvalidArgument("activate: the input has to have an axis");
-    *shape = shape_;
-    shape->width = x.dim_size(x.dims() - 1);
-    shape->rows = shape->width ? x.NumElements() / shape->width : 0;
-    OpInputList random;
+    *call = {shape_, nullptr, nullptr};
+    RtfActivate& shape = call->shape;
+    shape.width = x.dim_size(x.dims() - 1);
+    shape.rows = shape.width ? x.NumElements() / shape.width : 0;
+    if (shape.rate == 0) return OkStatus();
+    OpInputList random, numbers;
     TF_RETURN_IF_ERROR(context->input_list("random", &random));
-    if (shape->rate == 0) return OkStatus();
     if (random.size() != 2 || random[0].NumElements() != 1 || random[1].NumElements() != 2)
       return InvalidArgument("activate: dropout needs a key [1] and a counter [2]");
-    shape->key = random[0].flat<uint64_t>()(0);
-    for (int i : {0, 1}) shape->counter[i] = random[1].flat<uint64_t>()(i);
-    OpInputList numbers;
+    call->key = random[0].flat<uint64_t>().data();
+    call->counter = random[1].flat<uint64_t>().data();
     TF_RETURN_IF_ERROR(context->input_list("numbers", &numbers));
-    if (numbers.size() == 0) return OkStatus();
-    if (numbers.size() != 1 || numbers[0].NumElements() != shape->rows)
-      return InvalidArgument("activate: there are ", shape->rows, " rows, but the shape of their numbers is ",
+    if (numbers.size() > 1 || (numbers.size() == 1 && numbers[0].NumElements() != shape.rows))
+      return InvalidArgument("activate: there are ", shape.rows, " rows, but the shape of their numbers is ",
                              numbers[0].shape().DebugString());
-    shape->numbers = numbers[0].flat<int64_t>().data();
-    for (int64_t row = 0; row < shape->rows; ++row)
-      if (shape->numbers[row] < 0) return InvalidArgument("activate: the number of a row is ", shape->numbers[row]);
-    return OkStatus();
+    if (numbers.size() == 1) shape.numbers = numbers[0].flat<int64_t>().data();
+    return Device::look_at(call);
   }
 
   // The only entry of a list, which has to be of a shape; null if the list is empty.
@@ -149,52 +227,54 @@ class ActivateBase : public OpKernel {
   RtfActivate shape_{};
 };
 
-class ActivateOp : public ActivateBase {
+template <class Device>
+class ActivateOp : public ActivateBase<Device> {
  public:
-  using ActivateBase::ActivateBase;
+  using ActivateBase<Device>::ActivateBase;
 
   void Compute(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
-    RtfActivate shape;
+    Call call;
     const float *bias, *factors, *residual;
-    OP_REQUIRES_OK(context, shape_of(context, x, &shape));
-    OP_REQUIRES_OK(context, optional(context, "bias", {shape.width}, &bias));
-    OP_REQUIRES_OK(context, optional(context, "factors", {shape.width}, &factors));
-    OP_REQUIRES_OK(context, optional(context, "residual", x.shape(), &residual));
+    OP_REQUIRES_OK(context, this->call_of(context, x, &call));
+    OP_REQUIRES_OK(context, this->optional(context, "bias", {call.shape.width}, &bias));
+    OP_REQUIRES_OK(context, this->optional(context, "factors", {call.shape.width}, &factors));
+    OP_REQUIRES_OK(context, this->optional(context, "residual", x.shape(), &residual));
     Tensor* y;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
-    const RtfThreads threads = tf_threads(context);
-    rtf_activate_f32(&shape, floats(x), bias, factors, residual, floats(y), &threads);
+    OP_REQUIRES_OK(context, Device::forward(context, call, floats(x), bias, factors, residual, floats(y)));
   }
 };
 
-class ActivateGradOp : public ActivateBase {
+template <class Device>
+class ActivateGradOp : public ActivateBase<Device> {
  public:
-  explicit ActivateGradOp(OpKernelConstruction* construction) : ActivateBase(construction) {
+  explicit ActivateGradOp(OpKernelConstruction* construction) : ActivateBase<Device>(construction) {
     read_attrs(construction, "of_output", &of_output_);
   }
 
   void Compute(OpKernelContext* context) override {
     const Tensor& dy = context->input(0);
-    RtfActivate shape;
+    Call call;
     const float *kept, *bias, *factors;
-    OP_REQUIRES_OK(context, shape_of(context, dy, &shape));
-    OP_REQUIRES_OK(context, optional(context, "kept", dy.shape(), &kept));
-    OP_REQUIRES_OK(context, optional(context, "bias", {shape.width}, &bias));
-    OP_REQUIRES_OK(context, optional(context, "factors", {shape.width}, &factors));
-    OP_REQUIRES(context, kept || shape.function == RTF_IDENTITY,
+    OP_REQUIRES_OK(context, this->call_of(context, dy, &call));
+    const int64_t width = call.shape.width;
+    OP_REQUIRES_OK(context, this->optional(context, "kept", dy.shape(), &kept));
+    OP_REQUIRES_OK(context, this->optional(context, "bias", {width}, &bias));
+    OP_REQUIRES_OK(context, this->optional(context, "factors", {width}, &factors));
+    OP_REQUIRES(context, kept || call.shape.function == RTF_IDENTITY,
                 InvalidArgument("activate: the gradient needs the input or the output"));
     Tensor *dx, *dbias = nullptr, scratch;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, dy.shape(), &dx));
     float *sums = nullptr, *parts = nullptr;
     if (bias) {
-      OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.width}), &dbias));
-      OP_REQUIRES_OK(context, allocate_scratch(context, rtf_activate_scratch_size(&shape), &scratch));
+      OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({width}), &dbias));
+      OP_REQUIRES_OK(context, allocate_scratch(context, Device::scratch_size(call), &scratch));
       sums = floats(dbias);
       parts = floats(&scratch);
     }
-    const RtfThreads threads = tf_threads(context);
-    rtf_activate_grad_f32(&shape, floats(dy), kept, of_output_, bias, factors, floats(dx), sums, parts, &threads);
+    OP_REQUIRES_OK(
+        context, Device::backward(context, call, floats(dy), kept, of_output_, bias, factors, floats(dx), sums, parts));
   }
 
  private:
@@ -221,6 +301,7 @@ class GateBase : public OpKernel {
   int value_, gate_;
 };
 
+template <class Device>
 class GateOp : public GateBase {
  public:
   using GateBase::GateBase;
@@ -233,11 +314,12 @@ class GateOp : public GateBase {
     OP_REQUIRES_OK(context, context->allocate_output(0, half, &y));
     if (y->NumElements() == 0) return;
     const int64_t width = half.dim_size(half.dims() - 1);
-    const RtfThreads threads = tf_threads(context);
-    rtf_gate_f32(y->NumElements() / width, width, value_, gate_, floats(x), floats(y), &threads);
+    OP_REQUIRES_OK(context,
+                   Device::gate(context, y->NumElements() / width, width, value_, gate_, floats(x), floats(y)));
   }
 };
 
+template <class Device>
 class GateGradOp : public GateBase {
  public:
   using GateBase::GateBase;
@@ -253,15 +335,21 @@ class GateGradOp : public GateBase {
     OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
     if (dy.NumElements() == 0) return;
     const int64_t width = half.dim_size(half.dims() - 1);
-    const RtfThreads threads = tf_threads(context);
-    rtf_gate_grad_f32(dy.NumElements() / width, width, value_, gate_, floats(x), floats(dy), floats(dx), &threads);
+    OP_REQUIRES_OK(context, Device::gate_grad(context, dy.NumElements() / width, width, value_, gate_, floats(x),
+                                              floats(dy), floats(dx)));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfActivate").Device(DEVICE_CPU), ActivateOp);
-REGISTER_KERNEL_BUILDER(Name("RtfActivateGrad").Device(DEVICE_CPU), ActivateGradOp);
-REGISTER_KERNEL_BUILDER(Name("RtfGate").Device(DEVICE_CPU), GateOp);
-REGISTER_KERNEL_BUILDER(Name("RtfGateGrad").Device(DEVICE_CPU), GateGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfActivate").Device(DEVICE_CPU), ActivateOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfActivateGrad").Device(DEVICE_CPU), ActivateGradOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfGate").Device(DEVICE_CPU), GateOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfGateGrad").Device(DEVICE_CPU), GateGradOp<Cpu>);
+#if RTF_CUDA
+REGISTER_KERNEL_BUILDER(Name("RtfActivate").Device(DEVICE_GPU), ActivateOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfActivateGrad").Device(DEVICE_GPU), ActivateGradOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfGate").Device(DEVICE_GPU), GateOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfGateGrad").Device(DEVICE_GPU), GateGradOp<Gpu>);
+#endif
 
 }  // namespace
 }  // namespace rtf

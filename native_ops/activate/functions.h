@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../common/vector.h"
-#include "activate.h"
+#include "with_function.h"
 
 namespace rtf {
 
@@ -78,19 +78,6 @@ inline Vec derivative_of_output(Vec y) {
     case RTF_TANH: return splat(1.0f) - y * y;
     case RTF_SIGMOID: return y * (splat(1.0f) - y);
     default: return splat(1.0f);
-  }
-}
-
-// Calls run(integral constant of the function).
-template <typename Run>
-void with_function(int function, const Run& run) {
-  switch (function) {
-    case RTF_RELU: return run(std::integral_constant<int, RTF_RELU>());
-    case RTF_GELU: return run(std::integral_constant<int, RTF_GELU>());
-    case RTF_SWISH: return run(std::integral_constant<int, RTF_SWISH>());
-    case RTF_TANH: return run(std::integral_constant<int, RTF_TANH>());
-    case RTF_SIGMOID: return run(std::integral_constant<int, RTF_SIGMOID>());
-    default: return run(std::integral_constant<int, RTF_IDENTITY>());
   }
 }
 

@@ -6,9 +6,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
+#include "philox_numbers.h"
 #include "vector.h"
 
 #if defined(__AVX2__)
@@ -34,10 +34,6 @@ inline UVec low_product(UVec x, uint32_t factor) {
 #endif
 }
 
-struct PhiloxState {
-  uint64_t key, counter[2];
-};
-
 // Numbers 4 * group ... of an array: kGroups groups of four at once, in the order of the array.
 inline void philox_block(const PhiloxState& state, uint64_t group, uint32_t* numbers) {
   static const uint64_t kInOrder[8] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -51,14 +47,14 @@ inline void philox_block(const PhiloxState& state, uint64_t group, uint32_t* num
   UVec c0 = low, c1 = low >> 32, c2 = high, c3 = high >> 32;
   uint32_t k0 = static_cast<uint32_t>(state.key), k1 = static_cast<uint32_t>(state.key >> 32);
 #pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
-    const UVec p0 = low_product(c0, 0xD2511F53u), p1 = low_product(c2, 0xCD9E8D57u);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const UVec p0 = low_product(c0, kPhiloxFactor0), p1 = low_product(c2, kPhiloxFactor1);
     c0 = (p1 >> 32) ^ c1 ^ splat_u64(k0);
     c2 = (p0 >> 32) ^ c3 ^ splat_u64(k1);
     c1 = p1;
     c3 = p0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    k0 += kPhiloxKeyStep0;
+    k1 += kPhiloxKeyStep1;
   }
   const UVec mask = splat_u64(0xFFFFFFFFu);
   const UVec pair0 = (c0 & mask) | (c1 << 32), pair1 = (c2 & mask) | (c3 << 32);
@@ -77,7 +73,7 @@ class Dropout {
   static constexpr int64_t kBlock = 4 * kGroups;  // numbers drawn at once
 
   Dropout(const PhiloxState& state, float rate, float scale)
-      : state_(state), least_(static_cast<int32_t>(std::ceil(static_cast<double>(rate) * (1 << 23)))), scale_(scale) {}
+      : state_(state), least_(static_cast<int32_t>(least_kept(rate))), scale_(scale) {}
 
   // Factors first ... first + n - 1, at the address that is returned. The buffer has space for n + 2 * kBlock numbers.
   const float* fill(int64_t first, int64_t n, float* buffer) const {
@@ -88,7 +84,8 @@ class Dropout {
     for (int64_t i = start; i < end; i += kBlock, to += kBlock) {
       uint32_t numbers[kBlock];
       philox_block(state_, static_cast<uint64_t>(i / 4), numbers);
-      for (int64_t j = 0; j < kBlock; ++j) to[j] = static_cast<int32_t>(numbers[j] & 0x7FFFFFu) >= least ? scale : 0.0f;
+      for (int64_t j = 0; j < kBlock; ++j)
+        to[j] = static_cast<int32_t>(numbers[j] & kUniformBits) >= least ? scale : 0.0f;
     }
     return buffer + (first - start);
   }

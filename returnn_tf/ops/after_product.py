@@ -12,10 +12,12 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.native.after_product import AfterProduct
 from returnn_tf.native.decoding.search import PackedMatrix
-from returnn_tf.native.dispatch import form
+from returnn_tf.native.dispatch import form, plain_form
 from returnn_tf.native.fused.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
 from returnn_tf.native.fused.activate_gradients import Call
 from returnn_tf.native.int8 import int8_ops, native_int8_product
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw
 from returnn_tf.ops.activations import get_activation, may_reduce
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.util.lazy_tf import tf
@@ -27,7 +29,7 @@ _LEAST_WIDTH = 128
 @form(
     lambda ops, x, bias, activation: native_activate(ops, x, function=_native_function(activation) or "", bias=bias),
     where=lambda x, bias, activation: (
-        _native_function(activation) not in (None, "identity") and _fits(x) and activate_ops()
+        _ops_for(x, ACTIVATE_TRIAL) if _native_function(activation) not in (None, "identity") else None
     ),
 )
 def bias_and_activation(x: Any, bias: Optional[Any], activation: Any) -> Any:
@@ -44,7 +46,7 @@ def bias_and_activation(x: Any, bias: Optional[Any], activation: Any) -> Any:
 
 def _gate_ops(x: Any, axis: int, activation: Any, gate_activation: Any, *, train: bool, **_: Any) -> Any:
     known = _native_function(activation) is not None and _native_function(gate_activation) is not None
-    return train and known and _fits(x) and axis == x.shape.rank - 1 and activate_ops()
+    return _ops_for(x, GATE_TRIAL) if train and known and axis == x.shape.rank - 1 else None
 
 
 def _native_gate(ops: Any, x: Any, axis: int, activation: Any, gate_activation: Any, **_: Any) -> Any:
@@ -88,12 +90,14 @@ def _drop_columns(
 
 @form(
     _drop_entries,
-    where=lambda x, rate, seed, noise_shape=None, rows=None: noise_shape is None and _fits(x) and activate_ops(),
+    where=lambda x, rate, seed, noise_shape=None, rows=None: (
+        _ops_for(x, ACTIVATE_TRIAL) if noise_shape is None else None
+    ),
 )
 @form(
     _drop_columns,
     where=lambda x, rate, seed, noise_shape=None, rows=None: (
-        _is_of_columns(noise_shape, x) and _fits(x) and activate_ops()
+        _ops_for(x, ACTIVATE_TRIAL) if _is_of_columns(noise_shape, x) else None
     ),
 )
 def dropout(x: Any, rate: float, seed: Any, noise_shape: NoiseShape = None, rows: Optional[Any] = None) -> Any:
@@ -137,9 +141,9 @@ def continued_product(x: Any, **part: Any) -> Optional[Any]:
 def add(a: Any, b: Any) -> Any:
     """Compute ``a + b`` for tensors of the same shape, in one pass with the bias, activation or dropout before it."""
     for x, residual in ((b, a), (a, b)):
-        if not _fits(x) or residual.dtype != x.dtype or _origin(x) not in ("BiasAdd", "RtfActivate"):
+        if residual.dtype != x.dtype or _origin(x) not in ("BiasAdd", "RtfActivate"):
             continue
-        ops = activate_ops()
+        ops = _ops_for(x, ACTIVATE_TRIAL)
         if ops is None:
             continue
         if x.op.type == "BiasAdd":
@@ -166,9 +170,11 @@ def _native_function(activation: Any) -> Optional[str]:
     return FUNCTIONS.get(activation.strip().lower() if activation else None)
 
 
-def _fits(x: Any) -> bool:
-    """Return whether the op has kernels for the tensor, and it is not too narrow to be worth compiling it."""
-    return bool(x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or _LEAST_WIDTH) >= _LEAST_WIDTH)
+def _ops_for(x: Any, trial: Trial) -> Optional[Any]:
+    """Return the ops if they have kernels for the tensor, and it is not too narrow to be worth compiling them."""
+    fits = x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or _LEAST_WIDTH) >= _LEAST_WIDTH
+    ops = activate_ops() if fits else None
+    return ops if ops is not None and pays(trial, x.shape[-1], x.dtype) else None
 
 
 def _is_of_columns(noise_shape: NoiseShape, x: Any) -> bool:
@@ -201,3 +207,37 @@ def _before(x: Any) -> tuple[str, Any, Optional[Any], Optional[Any]]:
             bias, factors = (found[0] if found else None for found in (call.bias, call.factors))
             return call.function, x.op.inputs[0], bias, factors
     return "identity", x, None, None
+
+
+def _case(size: Size) -> Case:
+    frames, rate, seed = (size.frames, size.batch, size.width), 0.1, [3, 5]
+    inputs = draw((1.0, frames), (1.0, frames[-1:]), (1.0, frames))
+
+    def native(ops: Any, x: Any, bias: Any, residual: Any) -> list[Any]:
+        drop = Dropout(rate, tf.constant(seed))
+        hidden = [native_activate(ops, x, function=function, bias=bias, dropout=drop) for function in ("relu", "swish")]
+        return [*hidden, native_activate(ops, x, bias=bias, dropout=drop, residual=residual)]
+
+    def plain(x: Any, bias: Any, residual: Any) -> list[Any]:
+        drop, activated = plain_form(dropout), plain_form(bias_and_activation)
+        hidden = [drop(activated(x, bias, function), rate, tf.constant(seed)) for function in ("relu", "swish", None)]
+        return [*hidden[:2], residual + hidden[2]]
+
+    return Case(inputs, native, plain)
+
+
+def _gate_case(size: Size) -> Case:
+    inputs = draw((1.0, (size.frames, size.batch, 2 * (size.width // 2))))
+
+    def plain(x: Any) -> list[Any]:
+        return [plain_form(gated)(x, 2, None, "sigmoid", train=True, product_dtype=None)]
+
+    return Case(inputs, lambda ops, x: [native_gate(ops, x, "identity", "sigmoid")], plain)
+
+
+ACTIVATE_TRIAL = Trial(
+    "activation and dropout", "activate", __name__, "ACTIVATE_TRIAL", _case, "features", (128, 512, 2048)
+)
+GATE_TRIAL = Trial(
+    "gated units", "activate", __name__, "GATE_TRIAL", _gate_case, "features of both halves", (256, 1024, 4096)
+)

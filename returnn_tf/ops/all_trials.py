@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from returnn_tf.native.trials.trial import Trial
+from returnn_tf.ops.after_product import ACTIVATE_TRIAL, GATE_TRIAL
 from returnn_tf.ops.cells.gru import GRU_TRIAL
 from returnn_tf.ops.cells.lstm import LSTM_TRIAL
 from returnn_tf.ops.dense.mdlstm import MDLSTM_TRIAL
@@ -22,4 +23,5 @@ from returnn_tf.ops.sequence.selective_scan import SELECTIVE_SCAN_TRIAL
 TRIALS: tuple[Trial, ...] = (
     LSTM_TRIAL, GRU_TRIAL, MDLSTM_TRIAL, CTC_TRIAL, SOFT_TRIAL, BEST_TRIAL, ACCEPTOR_TRIAL, ACCEPTOR_PATH_TRIAL,
     TRANSDUCER_TRIAL, CHUNK_TRIAL, SCAN_TRIAL, COMPLEX_SCAN_TRIAL, SELECTIVE_SCAN_TRIAL, NORM_TRIAL,
+    ACTIVATE_TRIAL, GATE_TRIAL,
 )  # fmt: skip

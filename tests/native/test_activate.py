@@ -58,6 +58,18 @@ def test_fused_as_one_by_one(ops, activation, masks):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_only_where_it_pays(ops, monkeypatch):
+    """The trial is asked with the width; on a GPU it may say that TensorFlow's ops are faster."""
+    asked = []
+    monkeypatch.setattr(after_product, "pays", lambda trial, width, dtype: asked.append((trial.name, width)))
+    arrays = [np.ones(shape, "float32") for shape in ((3, 5, 130), (130,), (3, 5, 130))]
+    _, types = run(block("relu", None, [1, 1, 130]), *arrays)
+    options = {"train": True, "product_dtype": None}
+    _, of_gate = run(lambda x: after_product.gated(x, 2, None, "sigmoid", **options), arrays[0])
+    assert types == of_gate == []
+    assert set(asked) == {("activation and dropout", 130), ("gated units", 130)}
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (1, 1), (7, 3), (1000, 67)], ids=str)
 def test_sizes(ops, shape):
     x = tf.random.stateless_normal(shape, SEED)

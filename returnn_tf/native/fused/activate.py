@@ -90,6 +90,7 @@ def _listed(x: Optional[tf.Tensor]) -> list[tf.Tensor]:
     "activate",
     kernels=("activate/activate_cpu.cc",),
     bindings=("activate/activate_op.cc",),
+    cuda=("activate/activate_cuda.cu",),
 )
 def self_test(ops: Any) -> None:
     """Compare with numpy, and the dropout with TensorFlow's random numbers.
