@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.native.cuda import activate_calls, norm_calls
 from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import SOURCES, build_emulated
 from tests.native.cuda.recurrences import Kernels, check
@@ -28,6 +29,20 @@ MUTATIONS = [
 OTHER_NUMBERS = [
     "    case RTF_%s: return function(%s());\n" % kind
     for kind in (("FLOAT_TF32", "FloatTf32"), ("BFLOAT16", "Bfloat16"), ("FLOAT16", "Float16"))
+]
+
+#: Op, what, file, text, what takes its place.
+OF_ROWS = [
+    ("norm", "nothing", "norm/norm_cuda.cu", "", ""),
+    ("norm", "sums of two rows in one place", "common/cuda/sums.h", "__syncthreads();  // before", "//"),
+    ("norm", "sums of warps are not awaited", "common/cuda/sums.h", "= x;\n  __syncthreads();", "= x;"),
+    ("norm", "teams add at the same time", "norm/norm_cuda.cu", "      });\n    __syncthreads();", "      });"),
+    ("norm", "parts are not awaited", "common/cuda/sums.h", "= sum;\n  __syncthreads();", "= sum;"),
+    ("norm", "rows of another block", "norm/norm_cuda.cu", "(blockIdx.x + 1) * s.rows / gridDim.x", "s.rows"),
+    ("activate", "nothing", "activate/activate_cuda.cu", "", ""),
+    ("activate", "sums of warps are not awaited", "activate/activate_cuda.cu", "  __syncthreads();", ""),
+    ("activate", "a group of random numbers is missing", "common/cuda/philox.h", "shift ? kept", "false ? kept"),
+    ("activate", "the counter does not carry", "common/cuda/philox.h", " + (low < group)", ""),
 ]
 
 
@@ -58,6 +73,26 @@ def test_found(monkeypatch, tmp_path, what, header, text, by):
             check(kernels, size)
         except (AssertionError, ValueError):  # wrong numbers, or a deadlock
             found += 1
+    assert found == 0 if what == "nothing" else found > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("op, what, file, text, by", OF_ROWS, ids=["%s: %s" % row[:2] for row in OF_ROWS])
+def test_found_in_rows(monkeypatch, tmp_path, op, what, file, text, by):
+    for folder in ("common", op):
+        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    replace(tmp_path / file, text, by)
+    gpu = build_emulated(str(tmp_path / op / ("%s_cuda.cu" % op)))
+    cpu = build_emulated("%s/%s_cpu.cc" % (op, op), "-O2")
+    found = 0
+    for seed, size in itertools.product(range(1, 7), ((70, 67), (9, 130), (3, 600))):
+        monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
+        if op == "norm":
+            results = [norm_calls.computed(side, *norm_calls.arrays(*size)) for side in (gpu, cpu)]
+        else:
+            inputs = activate_calls.Inputs(size, "relu", residual=False)
+            results = [activate_calls.computed(side, inputs) for side in (gpu, cpu)]
+        found += not all(np.allclose(*pair, rtol=1e-4, atol=1e-4) for pair in zip(*results))
     assert found == 0 if what == "nothing" else found > 0
 
 
