@@ -1,7 +1,7 @@
 // Linear recurrences on the GPU: a thread has one column (sequence, unit) over all frames, adjacent threads adjacent
 // units. It has the numbers of several frames on their way at a time, as nothing but the state depends on the frame
 // before.
-#include "../common/cuda/device.h"
+#include "../common/cuda/lengths.h"
 #include "scan.h"
 
 namespace rtf {
@@ -40,12 +40,6 @@ __device__ __forceinline__ Number multiply_add(Number x, Number y, Number z) {
 }
 
 __device__ __forceinline__ Number conjugate(Number x) { return {x.re, -x.im}; }
-
-// The length of a sequence, within the array: nobody has checked it.
-__device__ __forceinline__ int64_t length_of(const RtfSequences& s, int64_t b) {
-  const int64_t length = s.lengths ? s.lengths[b] : s.frames;
-  return length < 0 ? 0 : length < s.frames ? length : s.frames;
-}
 
 template <int kParts>
 __global__ void scan_forward(RtfScanShape shape, In a, In b, In h0, Out h, Out h_last) {

@@ -142,11 +142,7 @@ class ScanBase : public OpKernel {
     }
     shape->parts = parts_;
     shape->constant = factors.dims() == 1;
-    if (host) return read_sequences("scan", frames, batch, units, lengths, reverse_, &shape->sequences);
-    if (lengths.shape() != TensorShape({batch}))
-      return InvalidArgument("scan: lengths have to be [", batch, "], but are ", lengths.shape().DebugString());
-    shape->sequences = RtfSequences{frames, batch, units, lengths.flat<int32_t>().data(), reverse_};
-    return OkStatus();
+    return read_sequences("scan", frames, batch, units, lengths, reverse_, &shape->sequences, host);
   }
 
   bool reverse_;

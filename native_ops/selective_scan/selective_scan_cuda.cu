@@ -1,7 +1,7 @@
 // Selective state spaces on the GPU: a thread has one channel of one sequence, over all frames. It keeps up to kGroup
 // of its states in registers; with more, it goes through the frames once for each group. The gradients of b and c are
 // sums over channels: a warp adds up its 32 channels, and a second kernel the warps.
-#include "../common/cuda/device.h"
+#include "../common/cuda/lengths.h"
 #include "selective_scan.h"
 
 namespace rtf {
@@ -20,8 +20,7 @@ struct Place {
     row = blockIdx.y;
     channel = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
     active = channel < s.units;
-    const int64_t given = s.lengths ? s.lengths[row] : s.frames;  // nobody has checked it
-    length = given < 0 ? 0 : given < s.frames ? given : s.frames;
+    length = length_of(s, row);
   }
 
   // Index in [frames, batch] of a step.

@@ -142,13 +142,7 @@ class SelectiveBase : public OpKernel {
     const auto data = [&](int index) { return floats(context->input(index)); };
     *inputs = {data(0), data(1), data(2), data(3), data(4), data(5), data(6)};
     shape->states = states;
-    const Tensor& lengths = context->input(7);
-    if (!host && lengths.shape() == TensorShape({batch})) {
-      shape->sequences = RtfSequences{frames, batch, width, lengths.flat<int32_t>().data(), reverse_};
-      return OkStatus();
-    }
-    if (!host) return InvalidArgument("selective scan: lengths have to be [", batch, "]");
-    return read_sequences("selective scan", frames, batch, width, lengths, reverse_, &shape->sequences);
+    return read_sequences("selective scan", frames, batch, width, context->input(7), reverse_, &shape->sequences, host);
   }
 
   TensorShape checkpoints(const RtfSelectiveShape& shape) const {
