@@ -19,10 +19,10 @@ struct NamedScanInput {
 inline const float* in(OpKernelContext* context, int index) { return floats(context->input(index)); }
 
 // Checks the first inputs of a scan, of which input 0 has keys and input 2 values; sets keys, values, decays and
-// sequences of the shape. The lengths follow the inputs.
+// sequences of the shape. The lengths follow the inputs, on_host or in the memory of a GPU.
 template <typename Shape>
 Status check_scan(const char* op, OpKernelContext* context, const std::vector<NamedScanInput>& inputs, bool reverse,
-                  Shape* shape) {
+                  bool on_host, Shape* shape) {
   const TensorShape &q = context->input(0).shape(), &v = context->input(2).shape();
   if (q.dims() != 4) return InvalidArgument(op, ": q has to be [time, batch, heads, keys], not ", q.DebugString());
   const int64_t frames = q.dim_size(0), batch = q.dim_size(1), heads = q.dim_size(2), keys = q.dim_size(3);
@@ -44,7 +44,7 @@ Status check_scan(const char* op, OpKernelContext* context, const std::vector<Na
   if (heads < 1 || keys < 1 || values < 1) return InvalidArgument(op, ": there are no heads, keys or values");
   shape->keys = keys;
   shape->values = values;
-  return read_sequences(op, frames, batch, heads, context->input(n_inputs), reverse, &shape->sequences);
+  return read_sequences(op, frames, batch, heads, context->input(n_inputs), reverse, &shape->sequences, on_host);
 }
 
 // Checks that inputs have the shapes of others.

@@ -37,4 +37,13 @@ void rtf_delta_scan_forward_f32(const RtfDeltaScanShape* shape, const RtfDeltaSc
 void rtf_delta_scan_backward_f32(const RtfDeltaScanShape* shape, const RtfDeltaScanInputs* inputs, const float* u,
                                  const float* last, const float* d_o, const float* d_last,
                                  const RtfDeltaScanGradients* gradients, const RtfThreads* threads);
+
+// The same on a GPU: arrays and lengths in its memory; stream is a cudaStream_t. At most 512 keys and values. Returns
+// null, or the text of an error. The backward pass needs scratch memory of as many floats.
+int64_t rtf_delta_scan_cuda_scratch_size(const RtfDeltaScanShape* shape);
+const char* rtf_delta_scan_forward_cuda_f32(const RtfDeltaScanShape* shape, const RtfDeltaScanInputs* inputs, float* o,
+                                            float* u, float* last, void* stream);
+const char* rtf_delta_scan_backward_cuda_f32(const RtfDeltaScanShape* shape, const RtfDeltaScanInputs* inputs,
+                                             const float* u, const float* last, const float* d_o, const float* d_last,
+                                             const RtfDeltaScanGradients* gradients, float* scratch, void* stream);
 }

@@ -32,4 +32,14 @@ void rtf_matrix_scan_backward_f32(const RtfMatrixScanShape* shape, const float* 
                                   const float* g, const float* first, const float* last, const float* d_o,
                                   const float* d_last, float* d_q, float* d_k, float* d_v, float* d_g, float* d_first,
                                   const RtfThreads* threads);
+
+// The same on a GPU: arrays and lengths in its memory; stream is a cudaStream_t. At most 512 keys and values. Returns
+// null, or the text of an error.
+const char* rtf_matrix_scan_forward_cuda_f32(const RtfMatrixScanShape* shape, const float* q, const float* k,
+                                             const float* v, const float* g, const float* first, float* o, float* last,
+                                             void* stream);
+const char* rtf_matrix_scan_backward_cuda_f32(const RtfMatrixScanShape* shape, const float* q, const float* k,
+                                              const float* v, const float* g, const float* first, const float* last,
+                                              const float* d_o, const float* d_last, float* d_q, float* d_k, float* d_v,
+                                              float* d_g, float* d_first, void* stream);
 }

@@ -8,8 +8,7 @@ from returnn_tf.native.scans.delta_scan import delta_scan_ops
 from returnn_tf.ops.cells.matrix.delta_rule import delta_rule
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
 from returnn_tf.util.lazy_tf import tf
-
-LENGTHS = [70, 0, 1, 43]
+from tests.native.scan_cases import DELTA_CASES, LENGTHS, delta_arrays
 
 
 @pytest.fixture(scope="module")
@@ -36,22 +35,9 @@ def results(arrays, portable):
     return {"y": y, "last": last, **{"gradient of " + name: x for name, x in gradients.items()}}
 
 
-@pytest.mark.parametrize("keys,values,decays", [(16, 64, True), (5, 7, False), (33, 83, True)])
+@pytest.mark.parametrize("keys,values,decays", DELTA_CASES)
 def test_forms_agree(ops, keys, values, decays):
-    """Sizes that fill vectors and others; what is removed is read by the same key, as in the units."""
-    rng = np.random.RandomState(1)
-    frames = (70, len(LENGTHS), 2)
-    removed = rng.normal(size=(*frames, keys))
-    removed /= np.linalg.norm(removed, axis=-1, keepdims=True)
-    arrays = {
-        "r": rng.normal(0, 0.5, (*frames, keys)),
-        "k": rng.normal(0, 0.5, (*frames, keys)),
-        "v": rng.normal(0, 0.5, (*frames, values)),
-        "a": -removed,
-        "b": rng.uniform(size=(*frames, 1)) * removed,
-        "state": rng.normal(size=(len(LENGTHS), 2, keys, values)),
-        **({"log_decay": -0.6 * rng.uniform(size=(*frames, keys))} if decays else {}),
-    }
+    arrays = delta_arrays(keys, values, decays)
     native, plain = results(arrays, False), results(arrays, True)
     for name, expected in plain.items():
         scale = max(1, np.abs(expected).max())

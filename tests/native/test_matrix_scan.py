@@ -7,9 +7,7 @@ from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.scans.matrix_scan import matrix_scan_ops
 from returnn_tf.ops.cells.matrix.chunkwise import chunkwise
 from returnn_tf.util.lazy_tf import tf
-
-LENGTHS = [70, 0, 1, 43]
-HEADS = 2
+from tests.native.scan_cases import HEADS, LENGTHS, MATRIX_CASES, matrix_arrays
 
 
 @pytest.fixture(scope="module")
@@ -36,22 +34,10 @@ def results(arrays, reverse, portable):
     return [o, last, *tape.gradient(loss, tensors, unconnected_gradients="zero")]
 
 
-@pytest.mark.parametrize(
-    "keys,values,decays,with_bonus,reverse",
-    [(16, 32, 16, False, False), (5, 7, 5, True, True), (33, 20, 1, False, True), (20, 33, 1, True, False)],
-)
+@pytest.mark.parametrize("keys,values,decays,with_bonus,reverse", MATRIX_CASES)
 def test_forms_agree(ops, keys, values, decays, with_bonus, reverse):
-    """Sizes that fill vectors and others, weak decays and some that leave nothing, NaN in the padding."""
-    rng = np.random.RandomState(1)
-    frames = (70, len(LENGTHS), HEADS)
-    q, k, v = (rng.normal(0, 0.5, (*frames, d)) for d in (keys, keys, values))
-    g = -rng.gamma(0.3, size=(*frames, decays))
-    g[::9] *= 1e4
-    first, bonus = rng.normal(size=(len(LENGTHS), HEADS, keys, values)), rng.normal(size=(HEADS, keys))
-    for x in (q, k, v, g):
-        for b, length in enumerate(LENGTHS):
-            x[length:, b] = np.nan
-    arrays = [q, k, v, g, first, bonus if with_bonus else 0.0]
+    bonus = np.random.RandomState(2).normal(size=(HEADS, keys)) if with_bonus else 0.0
+    arrays = [*matrix_arrays(keys, values, decays).values(), bonus]
     names = ("o", "last", "q", "k", "v", "g", "first", "bonus")
     for name, native, plain in zip(names, results(arrays, reverse, False), results(arrays, reverse, True)):
         scale = max(1, np.abs(plain).max())

@@ -70,7 +70,12 @@ def native_delta_scan(
     return o, last
 
 
-@register_op("delta_scan", kernels=("delta_scan/delta_scan_cpu.cc",), bindings=("delta_scan/delta_scan_op.cc",))
+@register_op(
+    "delta_scan",
+    kernels=("delta_scan/delta_scan_cpu.cc",),
+    bindings=("delta_scan/delta_scan_op.cc",),
+    cuda=("delta_scan/delta_scan_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions.
 

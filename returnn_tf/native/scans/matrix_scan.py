@@ -68,7 +68,12 @@ def native_matrix_scan(
     return o, last
 
 
-@register_op("matrix_scan", kernels=("matrix_scan/matrix_scan_cpu.cc",), bindings=("matrix_scan/matrix_scan_op.cc",))
+@register_op(
+    "matrix_scan",
+    kernels=("matrix_scan/matrix_scan_cpu.cc",),
+    bindings=("matrix_scan/matrix_scan_op.cc",),
+    cuda=("matrix_scan/matrix_scan_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import option
-from returnn_tf.native.dispatch import form
+from returnn_tf.native.dispatch import form, plain_form
 from returnn_tf.native.scans.matrix_scan import matrix_scan_ops, native_matrix_scan
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.cells.base import all_lengths
 from returnn_tf.ops.cells.matrix.chunks import Chunks, carried_states
 from returnn_tf.ops.cells.time_axis import frame_mask
@@ -30,7 +33,7 @@ def _native(
     chunk: int = 64,
     bonus: Optional[tf.Tensor] = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute `chunkwise` by the native op, which runs frame by frame with the state in the cache of the CPU."""
+    """Compute `chunkwise` by the native op, which runs frame by frame with the state in cache or registers."""
     runs = all_lengths(lengths, q)
     o, last = native_matrix_scan(ops, q, k, v, log_decay, state, runs, reverse=reverse, exclusive=bonus is not None)
     if bonus is None:
@@ -41,7 +44,13 @@ def _native(
     return o + tf.reduce_sum(q * k * bonus, axis=-1, keepdims=True) * v, last
 
 
-@form(_native, where=lambda q, *_, **__: matrix_scan_ops(q.dtype))
+def _ops_for(q: tf.Tensor, _: tf.Tensor, v: tf.Tensor, log_decay: tf.Tensor, *__: Any, **___: Any) -> Any:
+    ops = matrix_scan_ops(q.dtype)
+    trial = MATRIX_SCAN_TRIAL if log_decay.shape[-1] != 1 else ONE_DECAY_TRIAL
+    return ops if ops and pays(trial, max(q.shape[-1], v.shape[-1]), q.dtype) else None
+
+
+@form(_native, where=_ops_for)
 def chunkwise(
     q: tf.Tensor,
     k: tf.Tensor,
@@ -58,11 +67,11 @@ def chunkwise(
 
     With a bonus u, the output sees the frame with another weight: ``o_t = (S_{t-1} + diag(u) k_t v_t^T)^T q_t``.
 
-    On a CPU this is a native op, see `native_matrix_scan`. Else the frames of a chunk are computed by masked products,
-    and the state goes from chunk to chunk (Yang et al. 2023, arXiv 2312.06635). All exponents are sums of log decays,
-    thus at most 0, so decays may be as small as they like, also exactly 0 in float (log_decay -1e4, but not -inf). The
-    gradient keeps the inputs and the states between chunks, and recomputes the rest. Padding may hold anything, also
-    NaN.
+    The native op runs frame by frame, see `native_matrix_scan`. Here the frames of a chunk are computed by masked
+    products, and the state goes from chunk to chunk (Yang et al. 2023, arXiv 2312.06635). All exponents are sums of log
+    decays, thus at most 0, so decays may be as small as they like, also exactly 0 in float (log_decay -1e4, but not
+    -inf). The gradient keeps the inputs and the states between chunks, and recomputes the rest. Padding may hold
+    anything, also NaN.
 
     :param q: [time, batch, heads, keys]
     :param k: [time, batch, heads, keys]
@@ -97,9 +106,7 @@ def chunk_option(longest: Optional[int] = None) -> Any:
         return None
 
     most = "" if longest is None else " up to %d" % longest
-    return option(
-        64, check=error, help="frames of a chunk, a power of 2%s: for speed; the op for CPUs needs none" % most
-    )
+    return option(64, check=error, help="frames of a chunk, a power of 2%s: for speed; the native op needs none" % most)
 
 
 def _run(
@@ -213,3 +220,28 @@ def _unblocked(x: tf.Tensor) -> tf.Tensor:
     out = tf.reshape(x, tf.concat([shape[:-3], [frames], shape[-1:]], axis=0))
     out.set_shape([*x.shape[:-3], frames, x.shape[-1]])
     return out
+
+
+def _case(one_decay: bool, size: Size) -> Case:
+    heads, n = 4, size.width
+    frames = (size.frames, size.batch, heads)
+    decays = (*frames, 1 if one_decay else n)
+    inputs = draw(*((0.5, (*frames, n)),) * 3, (0.5, decays), (0.5, (size.batch, heads, n, n)))
+    lengths = ragged(size)
+
+    def of(run: Callable[..., Any], q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, g: tf.Tensor, state: tf.Tensor) -> Any:
+        return run(q, k, v, -tf.square(g), state, lengths=tf.constant(lengths))
+
+    def native(ops: Any, *arrays: tf.Tensor) -> Any:
+        return of(partial(_native, ops), *arrays)
+
+    return Case(inputs, native, partial(of, plain_form(chunkwise)))
+
+
+MATRIX_SCAN_TRIAL = Trial(
+    "matrix scan", "matrix_scan", __name__, "MATRIX_SCAN_TRIAL", partial(_case, False), "keys and values", (64, 128)
+)
+ONE_DECAY_TRIAL = Trial(
+    "matrix scan with one decay", "matrix_scan", __name__, "ONE_DECAY_TRIAL", partial(_case, True), "keys and values",
+    (64, 128),
+)  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Optional
 
 import numpy as np
 
-from returnn_tf.native.dispatch import form
+from returnn_tf.native.dispatch import form, plain_form
 from returnn_tf.native.scans.delta_scan import delta_scan_ops, native_delta_scan
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.cells.base import all_lengths
 from returnn_tf.ops.cells.matrix.chunks import Chunks
 from returnn_tf.ops.cells.matrix.head_frames import HeadFrames
@@ -18,13 +21,18 @@ from returnn_tf.util.lazy_tf import tf
 def _native(
     ops: Any, heads: HeadFrames, state: tf.Tensor, *, lengths: Optional[tf.Tensor], chunk: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute `delta_rule` by the native op, which runs frame by frame with the state in the cache of the CPU."""
+    """Compute `delta_rule` by the native op, which runs frame by frame with the state in cache or registers."""
     log_decay = tf.zeros_like(heads.r[..., :1]) if heads.log_decay is None else heads.log_decay
     arrays = (heads.r, heads.k, heads.v, heads.a, heads.b, log_decay, state)
     return native_delta_scan(ops, *arrays, lengths=all_lengths(lengths, heads.r))
 
 
-@form(_native, where=lambda heads, *_, **__: delta_scan_ops(heads.r.dtype))
+def _ops_for(heads: HeadFrames, *_: Any, **__: Any) -> Any:
+    ops = delta_scan_ops(heads.r.dtype)
+    return ops if ops and pays(DELTA_RULE_TRIAL, max(heads.r.shape[-1], heads.v.shape[-1]), heads.r.dtype) else None
+
+
+@form(_native, where=_ops_for)
 def delta_rule(
     heads: HeadFrames, state: tf.Tensor, *, lengths: Optional[tf.Tensor], chunk: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -139,3 +147,28 @@ def _loop(factor: tf.Tensor, term: tf.Tensor, state: tf.Tensor, transpose: bool 
 
     *_, states = tf.while_loop(lambda n, *_: n < steps, body, (0, state, states), parallel_iterations=1)
     return states.stack()
+
+
+def _case(size: Size) -> Case:
+    heads, n = 4, size.width
+    frames = (size.frames, size.batch, heads, n)
+    inputs = draw(*((0.5, frames),) * 6, (0.5, (size.batch, heads, n, n)))
+    lengths = ragged(size)
+
+    def of(run: Callable[..., Any], *arrays: tf.Tensor) -> Any:
+        """Run it with what is removed read by the same key, and with decays like those of RWKV-7."""
+        r, k, v, removed, rate, decay, state = arrays
+        removed = tf.math.l2_normalize(removed, -1)
+        b = tf.sigmoid(rate) * removed
+        return run(
+            HeadFrames(r=r, k=k, v=v, log_decay=-0.6 * tf.sigmoid(decay), a=-removed, b=b), state,
+            lengths=tf.constant(lengths), chunk=64,
+        )  # fmt: skip
+
+    def native(ops: Any, *arrays: tf.Tensor) -> Any:
+        return of(partial(_native, ops), *arrays)
+
+    return Case(inputs, native, partial(of, plain_form(delta_rule)))
+
+
+DELTA_RULE_TRIAL = Trial("delta rule", "delta_scan", __name__, "DELTA_RULE_TRIAL", _case, "keys and values", (64, 128))
