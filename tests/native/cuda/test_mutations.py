@@ -10,7 +10,9 @@ import pytest
 from tests.native.cuda import activate_calls, norm_calls
 from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import SOURCES, build_emulated
+from tests.native.cuda.matrix_scan_calls import Scans
 from tests.native.cuda.recurrences import Kernels, check
+from tests.native.scan_cases import matrix_arrays
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 
@@ -93,6 +95,34 @@ def test_found_in_rows(monkeypatch, tmp_path, op, what, file, text, by):
             inputs = activate_calls.Inputs(size, "relu", residual=False)
             results = [activate_calls.computed(side, inputs) for side in (gpu, cpu)]
         found += not all(np.allclose(*pair, rtol=1e-4, atol=1e-4) for pair in zip(*results))
+    assert found == 0 if what == "nothing" else found > 0
+
+
+#: of the scans with a matrix as state: what, text, what takes its place
+SCAN_MUTATIONS = [
+    ("nothing", "", ""),
+    ("frames overwrite others", "    __syncthreads();  // the chunk before has been read\n", ""),
+    ("frames are read before they are there", "count, shared);\n    __syncthreads();", "count, shared);"),
+    ("lanes are left out", "half = lanes / 2; half > 0", "half = lanes / 2; half > 1"),
+    ("a decay too early", "const int64_t step = begin + f - late;", "const int64_t step = begin + f;"),
+]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what, text, by", SCAN_MUTATIONS, ids=[mutation[0] for mutation in SCAN_MUTATIONS])
+def test_found_in_scans(monkeypatch, tmp_path, what, text, by):
+    for folder in ("common", "matrix_scan"):
+        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    replace(tmp_path / "common" / "cuda" / "matrix_state.h", text, by)
+    gpu = Scans(build_emulated(str(tmp_path / "matrix_scan" / "matrix_scan_cuda.cu")), "matrix", True)
+    cpu = Scans(build_emulated("matrix_scan/matrix_scan_cpu.cc", "-O2"), "matrix", False)
+    *frames, first = matrix_arrays(40, 9, 40).values()
+    arrays = ([x[:35] for x in frames] + [first], [35, 0, 1, 17], np.ones(frames[2][:35].shape), np.ones(first.shape))
+    expected, found = cpu.run(*arrays), 0
+    for seed in range(1, 5):
+        monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
+        pairs = zip(gpu.run(*arrays), expected)
+        found += not all(np.allclose(result, value, rtol=1e-4, atol=1e-3) for result, value in pairs)
     assert found == 0 if what == "nothing" else found > 0
 
 
