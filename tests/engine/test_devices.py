@@ -54,6 +54,40 @@ def test_the_layout_optimizer_is_for_gpus(
     assert seen == expected
 
 
+@pytest.mark.parametrize("gpus", [[], ["first"]])
+@pytest.mark.parametrize(
+    "before, setting, expected", [(True, None, True), (False, None, False), (True, False, False), (False, True, True)]
+)
+def test_tensor_float_32(
+    monkeypatch: pytest.MonkeyPatch, gpus: list[str], before: bool, setting: Optional[bool], expected: bool
+) -> None:
+    """Without the setting, TensorFlow's switch stays as it is, which code of a config may have changed."""
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: gpus)
+    monkeypatch.setattr(tf.config.optimizer, "set_experimental_options", lambda options: None)
+    lines: list[tuple[int, str]] = []
+    monkeypatch.setattr(devices.log, "write", lambda level, text: lines.append((level, text)))
+    switch = tf.config.experimental
+    at_first = switch.tensor_float_32_execution_enabled()
+    switch.enable_tensor_float_32_execution(before)
+    try:
+        devices.set_up(Config({} if setting is None else {"tensor_float_32": setting}))
+        assert switch.tensor_float_32_execution_enabled() == expected
+    finally:
+        switch.enable_tensor_float_32_execution(at_first)
+    if gpus:
+        use = "use" if expected else "don't use"
+        assert lines == [(4 if setting is None else 3, "Products of float32 on the GPU %s TF32" % use)]
+    else:
+        assert [text.partition(":")[0] for _, text in lines] == ["tensor_float_32 has no effect"] * (
+            setting is not None
+        )
+
+
+def test_tensor_float_32_is_yes_or_no() -> None:
+    with pytest.raises(ConfigError, match="tensor_float_32.*True or False"):
+        devices.set_up(Config({"tensor_float_32": "high"}))
+
+
 def test_session_options_of_old_configs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", seen.append)

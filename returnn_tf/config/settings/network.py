@@ -41,6 +41,11 @@ class NetworkSettings(SettingGroup):
         "reductions stay float32",
         choices=(None, "bfloat16", "float16"),
     )
+    tensor_float_32: Optional[bool] = setting(
+        None,
+        help="whether products and convolutions of float32 on a GPU may round their operands to TF32. None: as "
+        "TensorFlow has it, which allows it",
+    )
     quantize: Union[None, str, dict[str, Any]] = setting(
         None,
         help="'int8', 'bfloat16', or {'dtype': 'int8', 'exclude': [layers or patterns]}: matrices are stored in this "

@@ -67,9 +67,27 @@ def set_up(config: Config, local_rank: int = 0, local_size: int = 1, cores: Opti
         _unless_running(lambda: tf.config.set_visible_devices(visible, "GPU"), "device")
         for gpu in visible:
             _unless_running(partial(tf.config.experimental.set_memory_growth, gpu, True), "device")
+    _set_tensor_float_32(NetworkSettings(config).tensor_float_32)
     if not tf.config.get_visible_devices("GPU"):
         # It infers all shapes of a graph, a tenth of the time before the first step, and then leaves CPUs their layout.
         tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
+
+
+def _set_tensor_float_32(wanted: Optional[bool]) -> None:
+    """Allow TF32 or forbid it, in TensorFlow's products and in those of native ops, and log what a GPU will do.
+
+    :param wanted: the setting ``tensor_float_32``
+    """
+    switch = tf.config.experimental
+    if wanted is not None:
+        switch.enable_tensor_float_32_execution(wanted)
+    if tf.config.get_visible_devices("GPU"):
+        allowed = switch.tensor_float_32_execution_enabled()
+        log.write(
+            4 if wanted is None else 3, "Products of float32 on the GPU %s TF32" % ("use" if allowed else "don't use")
+        )
+    elif wanted is not None:
+        log.write(3, "tensor_float_32 has no effect: it is for GPUs, and this process uses none")
 
 
 def _gpu_of_rank(local_rank: int, local_size: int, number: int) -> int:
