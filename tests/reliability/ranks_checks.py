@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
@@ -161,6 +162,50 @@ def check_world(world: Any) -> Any:
 @check
 def check_summed_loss(world: Any) -> Any:
     return compare_with_one(world)
+
+
+@check
+def check_early_messages(world: Any) -> Any:
+    """Gradients of the first layer are held back until this rank has the sums of the last layer's over all ranks."""
+    import tensorflow as tf
+
+    summed, found = threading.Event(), []
+
+    def wait(_: Any) -> bool:
+        found.append(summed.wait(30))
+        return found[-1]
+
+    def note(_: Any) -> bool:
+        summed.set()
+        return True
+
+    def run(function: Callable[[Any], bool], x: Any) -> Any:
+        return tf.numpy_function(function, [x], tf.bool, stateful=False)  # TensorFlow would order stateful ones
+
+    @tf.custom_gradient
+    def held_back(x: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            return tf.where(run(wait, dy), dy, tf.zeros_like(dy))
+
+        return tf.identity(x), gradient
+
+    sum_group = world.collectives.sum_group
+
+    def noting(tensors: Sequence[Any], name: str, **options: Any) -> list[Any]:
+        sums = sum_group(tensors, name, **options)
+        if name != "returnn.gradients.0":
+            return sums
+        noted = run(note, sums[0])
+        return [tf.where(noted, value, tf.zeros_like(value)) for value in sums]
+
+    given = settings(distributed={"bucket_size": 5e-5})  # 52 bytes: the kernels are messages of their own
+    given["network"]["between"] = {"class": "eval", "from": "hidden", "eval": lambda source, **_: held_back(source(0))}
+    world.collectives.sum_group = noting
+    try:
+        trainer_of(given).step(part_of(world, global_batches(1)[0]))
+    finally:
+        del world.collectives.sum_group
+    return found
 
 
 @check

@@ -24,6 +24,7 @@ FAST = {
         *(
             "world",
             "summed_loss",
+            "early_messages",
             "out_of_memory",
             "join",
             "no_data_at_all",
@@ -36,8 +37,8 @@ FAST = {
         *("stop_while_evaluating", "fewer_sequences_than_ranks", "stream"),
     ),
     "horovod": (
-        *("world", "summed_loss", "out_of_memory", "join", "no_data_at_all", "param_sync", "param_join", "nan"),
-        "training",
+        *("world", "summed_loss", "early_messages", "out_of_memory", "join", "no_data_at_all", "param_sync"),
+        *("param_join", "nan", "training"),
     ),
 }
 #: For tests whose checks are fast with both engines, and with one of them.
@@ -119,6 +120,12 @@ def test_world(results: Results) -> None:
 def test_as_one_rank(results: Results) -> None:
     """Losses, gradient and parameters are those of one rank with the whole batches."""
     _assert_as_one_rank(results("summed_loss"))
+
+
+@BOTH
+def test_messages_are_sent_while_gradients_are_computed(results: Results) -> None:
+    """That of the last layer has arrived before the gradient of the first one is there."""
+    assert results("early_messages") == [[True], [True]]
 
 
 @BOTH
