@@ -9,7 +9,7 @@ namespace {
 constexpr int kPart = 8192;
 
 struct BestWork {
-  int32_t* last_edges;  // [batch, frames, states]: list index of the last edge of the best path to a state
+  int32_t* last_edges;  // [batch, frames, states]: list index of the last edge of the best path to a live state
   float* rows;          // [batch, 2, states + most used classes], used if shared memory is too small
   int32_t* staged;
 
@@ -51,17 +51,22 @@ __device__ __forceinline__ const float* find_ways(const DeviceAcceptors& all, co
                                                   float* rows, float* scores, int32_t* last_edges) {
   const int n = all.num_states[b], lane = threadIdx.x % lanes;
   const int64_t first = b * all.edges;
-  for (int s = threadIdx.x; s < n; s += blockDim.x) rows[s] = s ? -INFINITY : 0.0f;
+  for (int s = threadIdx.x; s < n; s += blockDim.x) {
+    rows[s] = s ? -INFINITY : 0.0f;
+    rows[all.states + s] = -INFINITY;
+  }
   walk_acceptor(
       all, b, true, scores, [](float x) { return x; },
       [&](int i, int t, const float* x) {
         const float* now = rows + (i & 1) * all.states;
         float* next = rows + (~i & 1) * all.states;
-        for_groups(n, lanes, list.starts + b * (list.keys + 1), [&](int s, int from, int end) {
+        for_groups(all, b, t + 1, lanes, list.starts + b * (list.keys + 1), [&](int s, int from, int end) {
           Way best = {-INFINITY, -1};
           for (int j = from + lane; j < end; j += lanes) {
+            const float before = now[__ldg(list.from + first + j)];
+            if (before == -INFINITY) continue;
             const float cost = __ldg(all.costs + first + __ldg(list.edge + first + j));
-            const Way way = {now[__ldg(list.from + first + j)] + (x[__ldg(list.label + first + j)] - cost), j};
+            const Way way = {before + (x[__ldg(list.label + first + j)] - cost), j};
             if (is_better(way, best)) best = way;
           }
           best = best_of_group(best, lanes);

@@ -2,6 +2,7 @@
 //
 // Per sequence, one block walks forward over the frames while another one walks backward. A group of lanes adds up the
 // edges into (or out of) a state, in double precision as on the CPU. Then one warp per frame computes the posteriors.
+// States and edges that no path passes in a frame are left out (reach.h).
 #include "acceptor_device.h"
 #include "align_cuda.h"
 
@@ -11,7 +12,7 @@ namespace {
 constexpr int kRowWarps = 4;
 
 struct AcceptorWork {
-  float2 *alpha, *beta;  // [batch, frames, states]: before each frame, and after it
+  float2 *alpha, *beta;  // [batch, frames, states]: before each frame, and after it; of live states
   float2* weights[3];    // [batch, edges], in the order of each list
   ScaledDouble* rows;    // [batch, 2, 2, states], used if shared memory is too small
   float2* emitted;       // [batch, 2, 2, most used classes], likewise
@@ -62,27 +63,28 @@ struct Edges {
   const float2* weights;
 };
 
-// to: the states at each frame before its edges are taken. Returns the states after the last step.
+// to: the live states at each frame before its edges are taken. Returns the states after the last step.
 __device__ __forceinline__ const ScaledDouble* walk(const DeviceAcceptors& all, const Edges& edges, int b, bool forward,
                                                     int lanes, ScaledDouble* rows, Number* emitted, float2* to) {
   const int n = all.num_states[b], lane = threadIdx.x % lanes, last = all.lengths[b] - 1;
   const int begin = forward ? 0 : n - 1;
   for (int s = threadIdx.x; s < n; s += blockDim.x) {
-    ScaledDouble state;
-    if (s == begin) state.add(1.0, 0.0);
-    rows[s] = state;
-    if (last >= 0) to[(forward ? 0 : last) * all.states + s] = make_float2(state.m, state.e);
+    rows[s] = rows[all.states + s] = ScaledDouble();
+    if (s != begin) continue;
+    rows[s].add(1.0, 0.0);
+    if (last >= 0) to[(forward ? 0 : last) * all.states + s] = make_float2(1.0f, 0.0f);
   }
   walk_acceptor(
       all, b, forward, emitted, [](float x) { return number_exp(x); },
       [&](int i, int t, const Number* x) {
         const ScaledDouble* now = rows + (i & 1) * all.states;
         ScaledDouble* next = rows + (~i & 1) * all.states;
-        for_groups(n, lanes, edges.starts, [&](int s, int from, int end) {
+        for_groups(all, b, forward ? t + 1 : t, lanes, edges.starts, [&](int s, int from, int end) {
           ScaledDouble sum;
           for (int j = from + lane; j < end; j += lanes) {
-            const Number weight = number_of(__ldg(edges.weights + j)), score = x[__ldg(edges.label + j)];
             const ScaledDouble state = now[__ldg(edges.others + j)];
+            if (state.is_none()) continue;
+            const Number weight = number_of(__ldg(edges.weights + j)), score = x[__ldg(edges.label + j)];
             sum.add(state.m * score.m * weight.m, state.e + score.e + weight.e);
           }
           sum = group_sum(sum, lanes);
@@ -135,8 +137,9 @@ __global__ void write_posteriors(DeviceAcceptors all, ArcList list, AcceptorWork
     const Number score = exists ? number_exp(values[label]) : none();
     double sum = 0.0;
     for (int j = exists ? starts[u] + lane : 0; exists && j < starts[u + 1]; j += lanes) {
-      const Number before = number_of(work.alpha[place + list.from[first + j]]);
-      const Number after = number_of(work.beta[place + list.to[first + j]]),
+      const int32_t from = list.from[first + j], to = list.to[first + j];
+      if (!all.is_live(b, from, t) || !all.is_live(b, to, t + 1)) continue;
+      const Number before = number_of(work.alpha[place + from]), after = number_of(work.beta[place + to]),
                    weight = number_of(work.weights[2][first + j]);
       const double e = fmin(static_cast<double>(before.e) + after.e + score.e + weight.e - total.e, 2.0) - 2.0;
       sum += static_cast<double>(before.m) * after.m * score.m * weight.m / total.m * ScaledDouble::power(e) * 4.0;

@@ -7,6 +7,7 @@
 
 #include "align.h"
 #include "number.h"
+#include "reach.h"
 #include "staging.h"
 
 namespace rtf {
@@ -26,8 +27,15 @@ struct DeviceAcceptors {
   const float* values;  // [frames, batch, classes]
   const float* costs;   // [batch, edges]
   const int32_t *lengths, *num_states;
-  const int32_t* used;      // [batch, most_used]: the classes that occur on edges
-  const int32_t* num_used;  // [batch]
+  const int32_t* used;            // [batch, most_used]: the classes that occur on edges
+  const int32_t* num_used;        // [batch]
+  const int32_t *before, *after;  // [batch, states]: the fewest edges from the start, and to the end
+
+  // Whether a path may be in state s after t frames (reach.h). Where an edge of frame t may be on a path, its states
+  // are live after t and after t + 1 frames.
+  __device__ __forceinline__ bool is_live(int b, int s, int64_t t) const {
+    return __ldg(before + b * states + s) <= t && __ldg(after + b * states + s) <= lengths[b] - t;
+  }
 };
 
 inline int64_t most_used_classes(const RtfScores& scores, const RtfAcceptors& acceptors) {
@@ -36,7 +44,7 @@ inline int64_t most_used_classes(const RtfScores& scores, const RtfAcceptors& ac
 
 // Number of 32-bit integers in the staging memory of the acceptors, and of one list with that many keys.
 inline int64_t staged_acceptors(const RtfScores& scores, const RtfAcceptors& acceptors) {
-  return scores.batch * (3 + most_used_classes(scores, acceptors));
+  return scores.batch * (3 + most_used_classes(scores, acceptors) + 2 * acceptors.states);
 }
 
 inline int64_t staged_list(int64_t batch, int64_t edges, int64_t keys) { return batch * (keys + 1 + 4 * edges); }
@@ -45,7 +53,11 @@ inline int64_t staged_list(int64_t batch, int64_t edges, int64_t keys) { return 
 class AcceptorPlan {
  public:
   AcceptorPlan(const RtfScores& scores, const RtfAcceptors& acceptors)
-      : scores_(scores), acceptors_(acceptors), most_used_(most_used_classes(scores, acceptors)) {
+      : scores_(scores),
+        acceptors_(acceptors),
+        most_used_(most_used_classes(scores, acceptors)),
+        before_(scores.batch * acceptors.states),
+        after_(before_.size()) {
     std::vector<int32_t> place(scores.classes, -1);
     used_.resize(scores.batch * most_used_);
     for (int64_t b = 0; b < scores.batch; ++b) {
@@ -63,6 +75,9 @@ class AcceptorPlan {
       }
       for (int32_t u = 0; u < count; ++u) place[used[u]] = -1;
       num_used_.push_back(count);
+      const Reach reach(acceptors, b);
+      std::copy(reach.before.begin(), reach.before.end(), before_.begin() + b * acceptors.states);
+      std::copy(reach.after.begin(), reach.after.end(), after_.begin() + b * acceptors.states);
     }
     begin_.push_back(static_cast<int64_t>(arcs_.size()));
   }
@@ -78,6 +93,8 @@ class AcceptorPlan {
     to.num_states = staging->add(acceptors_.num_states, scores_.batch);
     to.used = staging->add(used_.data(), static_cast<int64_t>(used_.size()));
     to.num_used = staging->add(num_used_.data(), scores_.batch);
+    to.before = staging->add(before_.data(), static_cast<int64_t>(before_.size()));
+    to.after = staging->add(after_.data(), static_cast<int64_t>(after_.size()));
     return to;
   }
 
@@ -117,7 +134,7 @@ class AcceptorPlan {
   int64_t most_used_;
   std::vector<Arc> arcs_;
   std::vector<int64_t> begin_;  // first arc of each sequence, and the end
-  std::vector<int32_t> used_, num_used_;
+  std::vector<int32_t> used_, num_used_, before_, after_;
 };
 
 // Threads per block, with groups of lanes sharing the states.
@@ -151,17 +168,17 @@ __device__ __forceinline__ void walk_acceptor(const DeviceAcceptors& all, int b,
   }
 }
 
-// Calls function(key, first, last) in all threads of a block, with one group of lanes per key; key is -1 in surplus
-// groups.
+// Calls function(state, first, last) for the states that are live after t frames, with one group of lanes per state, in
+// all lanes of the warps that have one; state is -1 in surplus groups.
 template <typename Function>
-__device__ __forceinline__ void for_groups(int keys, int lanes, const int32_t* starts, const Function& function) {
+__device__ __forceinline__ void for_groups(const DeviceAcceptors& all, int b, int64_t t, int lanes,
+                                           const int32_t* starts, const Function& function) {
   const int groups = blockDim.x / lanes, group = threadIdx.x / lanes;
-  for (int begin = 0; begin < keys; begin += groups) {
-    const int key = begin + group;
-    if (key < keys)
-      function(key, starts[key], starts[key + 1]);
-    else
-      function(-1, 0, 0);
+  for (int begin = 0; begin < all.num_states[b]; begin += groups) {
+    const int s = begin + group;
+    const bool is_live = s < all.num_states[b] && all.is_live(b, s, t);
+    if (!__any_sync(kAllLanes, is_live)) continue;
+    function(is_live ? s : -1, is_live ? starts[s] : 0, is_live ? starts[s + 1] : 0);
   }
 }
 

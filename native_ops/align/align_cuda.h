@@ -2,7 +2,8 @@
 //
 // Floats, results and the workspace are in GPU memory. Integers and flags are in host memory; they have been checked
 // and are read before the function returns. stream is a cudaStream_t; the functions do not synchronize. Sums have a
-// fixed order: equal input gives equal bits. The functions return null, or the text of an error.
+// fixed order: equal input gives equal bits. Scores of states and edges that no path can pass at their frame (live.h,
+// reach.h) are not read, be they NaN. The functions return null, or the text of an error.
 #pragma once
 
 #include "align.h"

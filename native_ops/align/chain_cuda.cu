@@ -3,7 +3,7 @@
 // Three blocks per sequence: one walks forward over the frames, one backward at the same time, and one finds the states
 // that share a class. Each thread has one state; neighbours communicate through shared memory, with one barrier per
 // frame, and scores are prefetched some frames ahead. Then one warp per frame and sequence computes the posteriors from
-// both walks.
+// both walks. All of them leave out the states that no alignment can be in at a frame (live.h).
 #include "align_cuda.h"
 #include "chain_device.h"
 
@@ -17,13 +17,12 @@ enum Outcome { kNoAlignment, kAligned, kOnlySoftmax };
 enum Role { kForward, kBackward, kSameClass, kRoles };
 
 struct ChainWork {
-  float2 *alpha, *beta;  // [batch, frames, states]; beta without the score of its own frame
-  float2* rows;          // [batch, 2, 2, row], used if shared memory is too small
-  float* offset;         // [frames, batch]
-  ScaledDouble* sums;    // [batch]
-  int32_t* outcome;      // [batch]
-  int32_t* next;         // [batch, states]: the next state of the same class, -1: none
-  uint8_t* first;        // [batch, states]: whether this is the first state of its class
+  float2 *alpha, *beta;      // [batch, frames, states]: of live states; beta without the score of its own frame
+  float2* rows;              // [batch, 2, 2, row], used if shared memory is too small
+  float* offset;             // [frames, batch]
+  ScaledDouble* sums;        // [batch]
+  int32_t* outcome;          // [batch]
+  int32_t *next, *previous;  // [batch, states]: states of the same class; -1: none
   int32_t* staged;
 
   ChainWork(const RtfScores& scores, int64_t states, Workspace* from) {
@@ -35,7 +34,7 @@ struct ChainWork {
     sums = from->take<ScaledDouble>(scores.batch);
     outcome = from->take<int32_t>(scores.batch);
     next = from->take<int32_t>(all);
-    first = from->take<uint8_t>(all);
+    previous = from->take<int32_t>(all);
     staged = from->take<int32_t>(staged_chains(scores.batch, states));
   }
 };
@@ -68,24 +67,19 @@ __device__ __forceinline__ Number gather(const float2* row, int s, int direction
   return sum_times(stay, number_of(row[s + direction]), jump, factor);
 }
 
-__device__ void clear_rows(float2* rows, int64_t count) {
-  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) rows[i] = pair_of(none());
-  __syncthreads();
-}
-
 __device__ void walk_forward(const DeviceChains& chains, const ChainWork& work, int b, float2* rows) {
-  const int n = chains.num_states(b), frames = chains.lengths[b], mine = threadIdx.x;
+  const LiveChain live = chains.live(b);
+  const int n = live.states, frames = live.frames, mine = threadIdx.x;
   const int64_t row = chains.states + 2 * kMargin;
   clear_rows(rows, 2 * row);
   const Ways own = mine < n ? ways_into(chains, b, mine) : Ways{};
   float2* alpha = work.alpha + b * chains.frames * chains.states;
-  walk_chain(chains, b, n, true, [&](int t, int s, float x) {
+  walk_chain(chains, b, live, true, [&](int t, int s, float x) {
     const float2* before = rows + (t & 1) * row + kMargin;
     float2* now = rows + (~t & 1) * row + kMargin;
     const Number emitted = number_exp(x);
     const Ways ways = s == mine ? own : ways_into(chains, b, s);
-    const Number here =
-        t ? gather(before, s, -1, ways, emitted) : (chains.may_begin(s) ? normalised(emitted.m, emitted.e) : none());
+    const Number here = t ? gather(before, s, -1, ways, emitted) : normalised(emitted.m, emitted.e);
     now[s] = alpha[t * chains.states + s] = pair_of(here);
   });
   if (mine != 0) return;
@@ -94,24 +88,25 @@ __device__ void walk_forward(const DeviceChains& chains, const ChainWork& work, 
     if (chains.may_be_empty(n)) sum.add(1.0, 0.0);
   } else {
     const float2* last = rows + (frames & 1) * row + kMargin;
-    for (int s = n > 2 ? n - 2 : 0; s < n; ++s)
-      if (chains.may_end(n, s)) sum.add(last[s].x, last[s].y);
+    const LiveStates ends = live.at(frames - 1);
+    for (int s = ends.first; s < ends.end; ++s) sum.add(last[s].x, last[s].y);
   }
   work.sums[b] = sum;
 }
 
 __device__ void walk_backward(const DeviceChains& chains, const ChainWork& work, int b, float2* rows) {
-  const int n = chains.num_states(b), last = chains.lengths[b] - 1, mine = threadIdx.x;
+  const LiveChain live = chains.live(b);
+  const int n = live.states, last = live.frames - 1, mine = threadIdx.x;
   const int64_t row = chains.states + 2 * kMargin;
   clear_rows(rows, 2 * row);
   const Ways own = mine < n ? ways_out_of(chains, b, n, mine) : Ways{};
   float2* beta = work.beta + b * chains.frames * chains.states;
-  walk_chain(chains, b, n, false, [&](int t, int s, float x) {
+  walk_chain(chains, b, live, false, [&](int t, int s, float x) {
     const float2* after = rows + (t & 1) * row + kMargin;
     float2* now = rows + (~t & 1) * row + kMargin;
     const Ways ways = s == mine ? own : ways_out_of(chains, b, n, s);
     const Number one = {1.0f, 0.0f};
-    const Number here = t < last ? gather(after, s, 1, ways, one) : (chains.may_end(n, s) ? one : none());
+    const Number here = t < last ? gather(after, s, 1, ways, one) : one;
     beta[t * chains.states + s] = pair_of(here);
     const Number emitted = number_exp(x);
     now[s] = pair_of(normalised(here.m * emitted.m, here.e + emitted.e));
@@ -126,7 +121,7 @@ __device__ void link_same_classes(const DeviceChains& chains, const ChainWork& w
     while (after < n && chains.class_of(b, after) != label) ++after;
     while (before >= 0 && chains.class_of(b, before) != label) --before;
     work.next[b * chains.states + s] = after < n ? after : -1;
-    work.first[b * chains.states + s] = before < 0;
+    work.previous[b * chains.states + s] = before;
   }
 }
 
@@ -189,25 +184,25 @@ __global__ void write_frames(DeviceChains chains, ChainWork work, float sign, fl
   float2 *alpha = work.alpha + place, *beta = work.beta + place;
   float* shares = kShared ? dynamic_shared<float>() + warp * chains.states : reinterpret_cast<float*>(beta);
   const ScaledDouble total = work.sums[b];
+  const LiveStates live = chains.live(b).at(static_cast<int>(t));
   // Most states of CTC share the class of the first one, the blank: they are summed by all lanes.
   const int32_t common = chains.class_of(b, 0);
   float sum = 0.0f;
-  for (int begin = 0; begin < n; begin += kWarp) {
+  for (int begin = live.first; begin < live.end; begin += kWarp) {
     const int s = begin + lane;
-    const float share = s < n ? share_of(number_of(alpha[s]), number_of(beta[s]), total) : 0.0f;
+    const float share = s < live.end ? share_of(number_of(alpha[s]), number_of(beta[s]), total) : 0.0f;
     __syncwarp();  // shares may alias beta: the values of these states are written after all lanes have read theirs
-    if (s < n) shares[s] = share;
-    if (s < n && chains.class_of(b, s) == common) sum += share;
+    if (s < live.end) shares[s] = share;
+    if (s < live.end && chains.class_of(b, s) == common) sum += share;
   }
   sum = warp_sum(sum);
   __syncwarp();
-  const int32_t* next = work.next + b * chains.states;
-  const uint8_t* first = work.first + b * chains.states;
-  for (int s = lane; s < n; s += kWarp) {
+  const int32_t *next = work.next + b * chains.states, *previous = work.previous + b * chains.states;
+  for (int s = live.first + lane; s < live.end; s += kWarp) {
     const int32_t label = chains.class_of(b, s);
-    if (!first[s] || label == common) continue;
+    if (previous[s] >= live.first || label == common) continue;  // the first of its class adds up all
     float own = 0.0f;
-    for (int same = s; same >= 0; same = next[same]) own += shares[same];
+    for (int same = s; same >= 0 && same < live.end; same = next[same]) own += shares[same];
     row[label] += sign * own;
   }
   if (lane == 0) row[common] += sign * sum;

@@ -73,6 +73,12 @@ __device__ __forceinline__ float share_of(Number before, Number ahead, const Sca
   return share > 1.0f ? 1.0f : share;
 }
 
+// Sets numbers to 0, by a whole block.
+__device__ __forceinline__ void clear_rows(float2* rows, int64_t count) {
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) rows[i] = pair_of(none());
+  __syncthreads();
+}
+
 // Log of the sum of exp(x) over n numbers, by a whole warp. NaN and infinity among them give NaN.
 __device__ __forceinline__ float warp_log_sum(const float* x, int64_t n, int lane) {
   float top = -INFINITY, sum = 0.0f;

@@ -2,8 +2,10 @@
 //
 // As on the CPU, the lattice is walked step by step (see transducer_cpu.cc): the states of a step depend on the
 // previous step only. One block walks forward and one backward, with one thread per number of labels. Before and after,
-// one warp per frame and number of labels reads the scores of all classes and writes their gradient.
+// one warp per frame and number of labels reads the scores of all classes and writes their gradient. States and cells
+// that no alignment passes are left out (live.h).
 #include "align_cuda.h"
+#include "live.h"
 #include "number.h"
 #include "staging.h"
 
@@ -21,13 +23,15 @@ struct DeviceTransducer {
   int label_takes_frame, normalized;
 
   __device__ int steps(int b) const { return lengths[b] + (label_takes_frame ? 0 : counts[b]); }
+  // The numbers of labels after each number of steps.
+  __device__ LiveChain live(int b) const { return {counts[b] + 1, steps(b) + 1, 1, 1}; }
   // The step at which a frame is read after u labels, and the inverse.
   __device__ int step_of(int t, int u) const { return label_takes_frame ? t : t + u; }
   __device__ int frame_of(int d, int u) const { return label_takes_frame ? d : d - u; }
 };
 
 struct LatticeWork {
-  float2 *alpha, *beta;  // [batch, steps + 1, max_labels + 1]
+  float2 *alpha, *beta;  // [batch, steps + 1, max_labels + 1], of live states
   float2* emitted;       // of the blank and of the next label, same layout
   float* log_sums;       // [batch, frames, max_labels + 1]
   float2* rows;          // [batch, 2, 2, row], used if shared memory is too small
@@ -55,7 +59,7 @@ __device__ __forceinline__ int64_t place(const DeviceTransducer& all, int b, int
 struct Cell {
   int64_t index;
   int b, t, u, lane;
-  bool exists, is_inside;
+  bool exists, is_live;  // whether an alignment may pass it
 
   __device__ explicit Cell(const DeviceTransducer& all)
       : index(blockIdx.x * static_cast<int64_t>(kCellWarps) + threadIdx.x / kWarp) {
@@ -65,13 +69,13 @@ struct Cell {
     t = static_cast<int>(index / rows % all.frames);
     b = static_cast<int>(index / rows / all.frames);
     exists = b < all.batch;
-    is_inside = exists && t < all.lengths[b] && u <= all.counts[b];
+    is_live = exists && t < all.lengths[b] && u <= all.counts[b] && all.live(b).at(all.step_of(t, u)).has(u);
   }
 };
 
 __global__ void read_cells(DeviceTransducer all, LatticeWork work) {
   const Cell cell(all);
-  if (!cell.is_inside) return;
+  if (!cell.is_live) return;
   const float* x = all.values + cell.index * all.classes;
   const float log_sum = all.normalized ? 0.0f : warp_log_sum(x, all.classes, cell.lane);
   if (cell.lane != 0) return;
@@ -84,8 +88,8 @@ __global__ void read_cells(DeviceTransducer all, LatticeWork work) {
 // Log probabilities of the two transitions out of state u of step d; -infinity if there is none.
 __device__ __forceinline__ float2 ways_on(const DeviceTransducer& all, const LatticeWork& work, int b, int d, int u) {
   const int t = all.frame_of(d, u);
-  const bool is_inside = u >= 0 && u <= all.counts[b] && t >= 0 && t < all.lengths[b] && d >= 0;
-  return is_inside ? work.emitted[place(all, b, d, u)] : make_float2(-INFINITY, -INFINITY);
+  const bool exists = t >= 0 && t < all.lengths[b] && all.live(b).at(d).has(u);
+  return exists ? work.emitted[place(all, b, d, u)] : make_float2(-INFINITY, -INFINITY);
 }
 
 __device__ __forceinline__ Number times(Number a, Number b) { return {a.m * b.m, a.e + b.e}; }
@@ -96,27 +100,34 @@ __device__ __forceinline__ float2 ways_into(const DeviceTransducer& all, const L
 }
 
 // Calls step(d, u, transitions into or out of u) for all steps, from the first or from the last, and all states of the
-// thread, with a barrier after each step.
+// thread that are live where the transitions lead in this direction, with a barrier after each step.
 template <typename Step>
 __device__ void walk_lattice(const DeviceTransducer& all, const LatticeWork& work, int b, bool forward,
                              const Step& step) {
-  const int steps = all.steps(b), n = all.counts[b] + 1, mine = threadIdx.x;
+  const LiveChain live = all.live(b);
+  const int steps = live.frames - 1, mine = threadIdx.x;
   const auto at = [&](int i) { return forward ? i : steps - 1 - i; };
+  const auto reached = [&](int i) { return live.at(forward ? i + 1 : steps - 1 - i); };
   const auto read = [&](int i, int u) {
     return forward ? ways_into(all, work, b, i, u) : ways_on(all, work, b, steps - 1 - i, u);
   };
+  const auto read_mine = [&](int i) {
+    return i < steps && reached(i).has(mine) ? read(i, mine) : make_float2(0.0f, 0.0f);
+  };
   float2 ahead[kAhead];
 #pragma unroll
-  for (int j = 0; j < kAhead; ++j) ahead[j] = j < steps ? read(j, mine) : make_float2(0.0f, 0.0f);
+  for (int j = 0; j < kAhead; ++j) ahead[j] = read_mine(j);
   for (int begin = 0; begin < steps; begin += kAhead) {
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       const int i = begin + j;
       if (i < steps) {
         const float2 x = ahead[j];
-        if (i + kAhead < steps) ahead[j] = read(i + kAhead, mine);
-        if (mine < n) step(at(i), mine, x);
-        for (int u = mine + blockDim.x; u < n; u += blockDim.x) step(at(i), u, read(i, u));
+        ahead[j] = read_mine(i + kAhead);
+        const LiveStates now = reached(i);
+        if (now.has(mine)) step(at(i), mine, x);
+        for (int u = mine + blockDim.x; u < now.end; u += blockDim.x)
+          if (u >= now.first) step(at(i), u, read(i, u));
         __syncthreads();
       }
     }
@@ -129,11 +140,8 @@ __device__ __forceinline__ Number one() { return {1.0f, 0.0f}; }
 __device__ void walk_forward(const DeviceTransducer& all, const LatticeWork& work, int b, float2* rows) {
   const int n = all.counts[b] + 1, steps = all.steps(b);
   const int64_t row = all.max_labels + 2;
-  for (int u = threadIdx.x; u < n; u += blockDim.x) {
-    const float2 first = pair_of(u == 0 ? one() : none());
-    rows[1 + u] = work.alpha[place(all, b, 0, u)] = first;
-  }
-  if (threadIdx.x == 0) rows[0] = rows[row] = pair_of(none());
+  clear_rows(rows, 2 * row);
+  if (threadIdx.x == 0) rows[1] = work.alpha[place(all, b, 0, 0)] = pair_of(one());
   __syncthreads();
   walk_lattice(all, work, b, true, [&](int d, int u, float2 x) {
     const float2* now = rows + (d & 1) * row + 1;
@@ -152,12 +160,8 @@ __device__ void walk_forward(const DeviceTransducer& all, const LatticeWork& wor
 __device__ void walk_backward(const DeviceTransducer& all, const LatticeWork& work, int b, float2* rows) {
   const int n = all.counts[b] + 1, steps = all.steps(b);
   const int64_t row = all.max_labels + 2;
-  for (int u = threadIdx.x; u <= n; u += blockDim.x) {
-    const float2 last = pair_of(u == n - 1 ? one() : none());
-    rows[(steps & 1) * row + u] = last;
-    if (u < n) work.beta[place(all, b, steps, u)] = last;
-  }
-  if (threadIdx.x == 0) rows[(~steps & 1) * row + n] = pair_of(none());
+  clear_rows(rows, 2 * row);
+  if (threadIdx.x == 0) rows[(steps & 1) * row + n - 1] = work.beta[place(all, b, steps, n - 1)] = pair_of(one());
   __syncthreads();
   walk_lattice(all, work, b, false, [&](int d, int u, float2 x) {
     const float2* next = rows + (~d & 1) * row;
@@ -184,13 +188,14 @@ __global__ void write_cells(DeviceTransducer all, LatticeWork work, float* gradi
   const float* x = all.values + cell.index * all.classes;
   float* row = gradient + cell.index * all.classes;
   float blank = 0.0f, label = 0.0f;
-  const bool has_ways = cell.is_inside && !total.is_none();
+  const bool has_ways = cell.is_live && !total.is_none();
   if (has_ways) {
     const int d = all.step_of(cell.t, cell.u);
     const int64_t here = place(all, cell.b, d, cell.u), next = place(all, cell.b, d + 1, cell.u);
     const Number before = number_of(work.alpha[here]);
     const float2 ways = work.emitted[here];
-    blank = share_of(before, times(number_of(work.beta[next]), number_exp(ways.x)), total);
+    if (all.live(cell.b).at(d + 1).has(cell.u))
+      blank = share_of(before, times(number_of(work.beta[next]), number_exp(ways.x)), total);
     if (cell.u < all.counts[cell.b])
       label = share_of(before, times(number_of(work.beta[next + 1]), number_exp(ways.y)), total);
   }

@@ -11,7 +11,7 @@ constexpr int kPart = 32, kWindow = 2 * kPart + 1;
 
 struct PathWork {
   float* rows;       // [batch, 2, row], used if shared memory is too small
-  uint8_t* origins;  // [batch, frames, states]: how many states the best path advanced
+  uint8_t* origins;  // [batch, frames, states]: how many states the best path to a live state advanced
   int32_t* staged;
 
   PathWork(const RtfScores& scores, int64_t states, Workspace* from) {
@@ -49,14 +49,15 @@ __device__ __forceinline__ Way best_way(const float* before, int s, bool loop, b
 }
 
 // Fills the origins; returns the row of the last frame.
-__device__ const float* find_ways(const DeviceChains& chains, int b, uint8_t* origins, float* rows) {
-  const int n = chains.num_states(b), frames = chains.lengths[b], mine = threadIdx.x;
+__device__ const float* find_ways(const DeviceChains& chains, int b, const LiveChain& live, uint8_t* origins,
+                                  float* rows) {
+  const int n = live.states, frames = live.frames, mine = threadIdx.x;
   const int64_t row = chains.states + kMargin;
   for (int64_t i = mine; i < 2 * row; i += blockDim.x) rows[i] = -INFINITY;
   __syncthreads();
   const bool loop = mine < n && chains.may_loop(b, mine), skip = mine < n && chains.may_skip_to(b, mine);
-  walk_chain(chains, b, n, true, [&](int t, int s, float x) {
-    Way way = {chains.may_begin(s) ? 0.0f : -INFINITY, 0};
+  walk_chain(chains, b, live, true, [&](int t, int s, float x) {
+    Way way = {0.0f, 0};
     if (t > 0) {
       const bool own = s == mine;
       way = best_way(rows + (t & 1) * row + kMargin, s, own ? loop : chains.may_loop(b, s),
@@ -95,7 +96,9 @@ __device__ void trace(const DeviceChains& chains, int b, const uint8_t* origins,
 template <bool kShared>
 __global__ void __launch_bounds__(1024)
     best_chain_paths(DeviceChains chains, PathWork work, int32_t* path, float* total) {
-  const int b = blockIdx.x, n = chains.num_states(b), frames = chains.lengths[b];
+  const int b = blockIdx.x;
+  const LiveChain live = chains.live(b);
+  const int n = live.states, frames = live.frames;
   PathShared* shared = dynamic_shared<PathShared>();
   float* rows = kShared ? reinterpret_cast<float*>(shared + 1) : work.rows + b * 2 * (chains.states + kMargin);
   for (int64_t t = threadIdx.x; t < chains.frames; t += blockDim.x) path[t * chains.batch + b] = 0;
@@ -104,9 +107,9 @@ __global__ void __launch_bounds__(1024)
     return;
   }
   uint8_t* origins = work.origins + b * chains.frames * chains.states;
-  const float* last = find_ways(chains, b, origins, rows);
+  const float* last = find_ways(chains, b, live, origins, rows);
   const int before = n - 2;
-  const int state = before >= 0 && chains.may_end(n, before) && last[before] > last[n - 1] ? before : n - 1;
+  const int state = before >= live.at(frames - 1).first && last[before] > last[n - 1] ? before : n - 1;
   if (threadIdx.x == 0) {
     total[b] = last[state];
     shared->state = state;

@@ -160,6 +160,41 @@ def test_padding_does_not_leak(gpu):
             np.testing.assert_array_equal(a, b)
 
 
+def live_states(frames, loop, skip, ends):
+    """Return bool [frames, states]: whether an alignment may be in that state, by all transitions from both ends."""
+    states = len(loop)
+    into = np.diag(loop) | np.eye(states, k=1, dtype=bool) | (np.eye(states, k=2, dtype=bool) & skip)
+    live = []
+    for ways, start in ((into, np.arange(states) < ends), (into.T, np.arange(states) >= states - ends)):
+        reached = [start]
+        while len(reached) < frames:
+            reached.append(reached[-1] @ ways)
+        live.append(reached)
+    return np.array(live[0]) & np.array(live[1][::-1])
+
+
+def check_unread_scores(gpu, frames, states, may_skip, optional_ends, best):
+    """Check that scores outside of all alignments are not read: they are NaN. Each state has a class of its own."""
+    loop, skip = np.ones(states, bool), np.full(states, may_skip)
+    chain = {"loop": loop[None], "skip": skip[None], "optional_ends": optional_ends,
+             "classes": np.arange(states)[None], "num_states": [states]}  # fmt: skip
+    scores = np.random.RandomState(3).normal(0, 2, (frames, 1, states)).astype("float32")
+    live = live_states(frames, loop, skip, 1 + optional_ends)
+    dirty = np.where(live[:, None], scores, np.nan).astype("float32")
+    clean, seen = (gpu.chains(x, [frames], chain, best=best) for x in (scores, dirty))
+    for a, b in zip(clean, seen):
+        np.testing.assert_array_equal(a, b)
+    assert np.isfinite(seen[1]).all() == live.any(1).all()
+
+
+@pytest.mark.parametrize("best", [False, True])
+@pytest.mark.parametrize("optional_ends", [0, 1])
+@pytest.mark.parametrize("may_skip", [False, True])
+@pytest.mark.parametrize("frames, states", [(9, 6), (40, 67), (12, 1), (5, 9)])
+def test_scores_outside_of_all_alignments_are_not_read(gpu, frames, states, may_skip, optional_ends, best):
+    check_unread_scores(gpu, frames, states, may_skip, optional_ends, best)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nan_is_seen(gpu, bad):
     """Numerical trouble must come through to the checks above."""

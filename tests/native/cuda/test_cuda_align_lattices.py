@@ -73,6 +73,25 @@ def test_padding_of_a_transducer_does_not_leak(gpu, label_takes_frame):
         np.testing.assert_array_equal(a, b)
 
 
+def check_unread_cells(gpu):
+    """Check that cells outside of all alignments are not read: with too many labels, or too few for the frames left."""
+    scores, lens, labels, label_lens = draw_transducer(4, 9, 6, 3)
+    lens[1:], label_lens[1:] = [7, 5, 9], [6, 0, 1]
+    t, u = np.arange(9)[:, None], np.arange(7)
+    ahead = label_lens[:, None, None] - u
+    live = (u <= t) & (ahead <= lens[:, None, None] - t) & (ahead >= 0) & (t < lens[:, None, None])
+    dirty = np.where(live[..., None], scores, np.nan).astype("float32")
+    for normalized in (False, True):
+        options = {"blank": 0, "normalized": normalized, "label_takes_frame": True}
+        for a, b in zip(*(gpu.transducer(x, lens, labels, label_lens, **options) for x in (scores, dirty))):
+            np.testing.assert_array_equal(a, b)
+            assert np.isfinite(b).all()
+
+
+def test_cells_outside_of_all_alignments_are_not_read(gpu):
+    check_unread_cells(gpu)
+
+
 def test_more_labels_than_threads(gpu, cpu, monkeypatch):
     """With the states in shared memory, and elsewhere."""
     batch = draw_transducer(1, 2, 1050, 2)
@@ -115,6 +134,40 @@ def test_acceptors_are_those_of_the_cpu(gpu, cpu, size, shared, monkeypatch):
         scores[:, some], costs[some] = np.round(scores[:, some]), np.round(costs[some])
         for a, b in zip(*(calls.acceptors(scores, lens, arcs, costs, counts, best=True) for calls in (gpu, cpu))):
             np.testing.assert_array_equal(a, b)
+
+
+def fewest_edges(arcs, states, begin, side):
+    """Return the least number of edges from a state, or to it; `arcs`: those of one graph."""
+    fewest = np.where(np.arange(states) == begin, 0, 10**6)
+    for _ in range(states):
+        for arc in arcs[arcs[:, 2] >= 0]:
+            fewest[arc[1 - side]] = min(fewest[arc[1 - side]], fewest[arc[side]] + 1)
+    return fewest
+
+
+def check_unread_edges(gpu, size, best):
+    """Check that scores of edges outside of all paths are not read: they are NaN. Each edge has a class of its own."""
+    scores, lens, arcs, costs, counts = draw_acceptors(*size)
+    batch, frames, edges = len(lens), size[1], size[4]
+    lens[:] = np.arange(frames, frames - batch, -1)
+    arcs[..., 2] = np.where(arcs[..., 2] >= 0, np.arange(edges), -1)
+    scores = np.random.RandomState(4).normal(0, 2, (frames, batch, edges)).astype("float32")
+    dirty = np.full_like(scores, np.nan)
+    for b in range(batch):
+        before, after = fewest_edges(arcs[b], counts[b], 0, 0), fewest_edges(arcs[b], counts[b], counts[b] - 1, 1)
+        for t in range(lens[b]):
+            live = (before[arcs[b, :, 0]] <= t) & (after[arcs[b, :, 1]] <= lens[b] - 1 - t)
+            dirty[t, b, live] = scores[t, b, live]
+    clean, seen = (gpu.acceptors(x, lens, arcs, costs, counts, best=best) for x in (scores, dirty))
+    for a, b in zip(clean, seen):
+        np.testing.assert_array_equal(a, b)
+    assert np.isfinite(seen[1]).any()
+
+
+@pytest.mark.parametrize("best", [False, True])
+@pytest.mark.parametrize("size", [(7, 9, 5, 4, 12), (5, 14, 40, 9, 60), (3, 12, 30, 3, 200)], ids=str)
+def test_edges_outside_of_all_paths_are_not_visited(gpu, size, best):
+    check_unread_edges(gpu, size, best)
 
 
 def test_padding_and_trouble_of_acceptors(gpu, monkeypatch):
