@@ -1,10 +1,10 @@
 """Where the time of a training step goes: seconds of the ops of a model of bench/models.py, by kind of op.
 
-    python bench/model_profile.py [--row transformer] [--part 4] [--steps 3] [--ops 30]
+    python bench/model_profile.py [--row transformer] [--part 4] [--steps 10] [--ops 30]
 
-TensorFlow's profiler records when each op of each step begins and ends; the times of all threads are added. Ops that
-share their work among threads count once, so the shares are those of the time in which a core waits for the op. What
-does not run in an op of its own (fused by TensorFlow's optimizer) counts for the op that it became part of.
+TensorFlow's profiler records when each op of each step begins and ends. Each op counts with the least time that it took
+in a step, so that other load on the machine matters little; with one thread, that is CPU time. What does not run in an
+op of its own (fused by TensorFlow's optimizer) counts for the op that it became part of.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def kind_of(op: str) -> str:
     return "other native ops" if found == "elementwise" and op.startswith("Rtf") else found
 
 
-def op_seconds(folder: str) -> Counter:
-    """Return seconds of each type of op in the profile within a folder."""
+def op_seconds(folder: str, steps: int) -> Counter:
+    """Return seconds of each type of op in a step, given the profile of some steps within a folder."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    found: Counter = Counter()
+    runs: dict[str, list[float]] = {}
     for path in glob.glob(os.path.join(folder, "**", "*.xplane.pb"), recursive=True):
         space = xplane_pb2.XSpace()
         with open(path, "rb") as f:
@@ -68,7 +68,10 @@ def op_seconds(folder: str) -> Counter:
                     name = plane.event_metadata[event.metadata_id].name
                     op = name.rsplit(":", 1)[-1]
                     if ":" in name and "::" not in name and op.isidentifier() and op not in CALLS:
-                        found[op] += 1e-12 * event.duration_ps  # "name of the node:type of the op"
+                        runs.setdefault(name, []).append(1e-12 * event.duration_ps)  # "name of the node:type of the op"
+    found: Counter = Counter()
+    for name, seconds in runs.items():
+        found[name.rsplit(":", 1)[-1]] += min(seconds) * len(seconds) / steps
     return found
 
 
@@ -82,8 +85,7 @@ def profile(model: Model, steps: int) -> Counter:
         for _ in range(steps):
             step()
         tf.profiler.experimental.stop()
-        found = op_seconds(folder)
-    return Counter({name: seconds / steps for name, seconds in found.items()})
+        return op_seconds(folder, steps)
 
 
 def main() -> None:
@@ -91,9 +93,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", default="transformer", choices=list(ROWS))
     parser.add_argument("--part", type=int, default=1, help="take 1 / n of the sequences")
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--ops", type=int, default=25, help="how many types of ops to list")
     args = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(args.threads)
     model = ROWS[args.row]
     found = profile(replace(model, batch=max(1, model.batch // args.part)), args.steps)
     kinds: Counter = Counter()
