@@ -8,6 +8,7 @@ from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops import normalize
 from returnn_tf.ops.normalize import layer_norm
 from returnn_tf.util.lazy_tf import tf
+from tests.native.derivatives import derivatives
 
 
 @pytest.fixture(scope="module")
@@ -15,20 +16,6 @@ def ops():
     found = norm_ops()
     assert found is not None, "the native op has to compile where the tests run"
     return found
-
-
-def derivatives(function, *arrays):
-    """Return result, gradients, and gradients of the norm of the gradients."""
-    inputs = [tf.constant(a) for a in arrays]
-    with tf.GradientTape() as outer:
-        outer.watch(inputs)
-        with tf.GradientTape() as inner:
-            inner.watch(inputs)
-            y = function(*inputs)
-            loss = tf.reduce_sum(tf.sin(y))
-        first = inner.gradient(loss, inputs)
-        norm = tf.add_n([tf.reduce_sum(g * g) for g in first])
-    return [y, *first, *outer.gradient(norm, inputs)]
 
 
 @pytest.mark.parametrize("with_params", [True, False])

@@ -146,10 +146,11 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
         y = convolution(
             window.axes.to_op(ctx, x, use_time_mask=self.use_time_mask),
             self.emit_filter(ctx, self.plan.filter),
+            bias=self.emit_bias(ctx, self.plan.filter),
             strides=window.strides,
             dilations=window.dilations,
             groups=self.groups,
             padding=window.padding,
-            with_empty=not ctx.train,
+            train=ctx.train,
         )
-        return self.finish(ctx, window.axes.from_op(ctx, y, ctx.output), self.plan.filter)
+        return self.emit_activation(ctx, window.axes.from_op(ctx, y, ctx.output))

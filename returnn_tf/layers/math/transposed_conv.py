@@ -18,6 +18,7 @@ from returnn_tf.layers.shared.conv_params import ConvFilter, ConvParams
 from returnn_tf.layers.shared.spatial import SpatialAxes, bind_spatial, per_axis, spatial_axes
 from returnn_tf.ops.dense.transposed_convolution import transposed_convolution, transposed_length
 from returnn_tf.tensor import Dim
+from returnn_tf.util.lazy_tf import tf
 
 Sizes = Union[int, list[int], tuple[int, ...]]
 FilterSizes = Union[int, list[Union[int, Dim]], tuple[Union[int, Dim], ...]]
@@ -124,4 +125,5 @@ class TransposedConvLayer(ConcatInputLayer, ConvParams, Planned[TransposedConvPl
             output_padding=self.plan.extra,
             remove_padding=self.plan.remove,
         )
-        return self.finish(ctx, self.plan.spatial.from_op(ctx, y, ctx.output), self.plan.filter)
+        y, bias = self.plan.spatial.from_op(ctx, y, ctx.output), self.emit_bias(ctx, self.plan.filter)
+        return self.emit_activation(ctx, y if bias is None else tf.nn.bias_add(y, bias))

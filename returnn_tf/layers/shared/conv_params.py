@@ -99,11 +99,14 @@ class ConvParams:
             return ctx.param(planned.name)
         return tf.reshape(transpose(ctx.value(self.filter), planned.order), planned.shape)
 
-    def finish(self, ctx: EmitContext, y: Any, planned: ConvFilter) -> Any:
-        """Apply bias and activation; features are the last axis."""
-        if planned.has_bias:
-            bias = ctx.value(self.bias) if isinstance(self.bias, Node) else ctx.param("bias")
-            y = tf.nn.bias_add(y, bias)
+    def emit_bias(self, ctx: EmitContext, planned: ConvFilter) -> Optional[Any]:
+        """Return the bias, [n_out], or None."""
+        if isinstance(self.bias, Node):
+            return ctx.value(self.bias)
+        return ctx.param("bias") if planned.has_bias else None
+
+    def emit_activation(self, ctx: EmitContext, y: Any) -> Any:
+        """Apply the activation."""
         if self.activation is None:
             return y
         ctx.set_aux(ctx.node, PRE_ACTIVATION, PreActivation(full(y, ctx.product_dtype), self.activation))

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
+from returnn_tf.native.dispatch import form
+from returnn_tf.native.fused.depthwise import depthwise_ops, native_depthwise
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose, with_sizes
 from returnn_tf.util.lazy_tf import tf
@@ -13,34 +15,68 @@ from returnn_tf.util.lazy_tf import tf
 #: "same", "valid", or frames (before, after).
 AxisPadding = Union[str, tuple[int, int]]
 
+#: Below it, a network is so small that compiling the op takes longer than it ever saves.
+_LEAST_CHANNELS = 128
 
+
+def _depthwise_ops(
+    x: Any, w: Any, *, strides: Any = None, groups: int = 1, padding: Any, train: bool = False, **_: Any
+) -> Any:
+    """Return the native ops if they have this convolution: along one axis, in training, a filter for each channel."""
+    fits = x.dtype == tf.float32 and groups == x.shape[-1] == w.shape[-1] and groups >= _LEAST_CHANNELS
+    return train and fits and len(padding) == 1 and (strides or [1])[0] == 1 and depthwise_ops()
+
+
+def _native_depthwise(
+    ops: Any, x: Any, w: Any, *, bias: Any = None, dilations: Any = None, padding: Any, **_: Any
+) -> Any:
+    (dilation,), (pad,) = dilations or [1], padding
+    extent = (int(w.shape[0]) - 1) * dilation + 1
+    left, right = same_padding(extent, extent, 1) if pad == "same" else (0, 0) if pad == "valid" else pad
+    y = native_depthwise(ops, x, tf.squeeze(w, 1), bias, dilation=dilation, left=left, right=right)
+    y.set_shape([None, x.shape[1] if pad == "same" else None, None])
+    return y
+
+
+@form(_native_depthwise, where=_depthwise_ops)
 def convolution(
     x: Any,
     w: Any,
     *,
+    bias: Optional[Any] = None,
     strides: Optional[Sequence[int]] = None,
     dilations: Optional[Sequence[int]] = None,
     groups: int = 1,
     padding: Sequence[AxisPadding],
-    with_empty: bool = True,
+    train: bool = False,
 ) -> Any:
     """Compute the cross-correlation.
 
-    ``y[n, t, o] = sum over k, c of x[n, t * stride + k * dilation - left, c] * w[k, c, o]``
+    ``y[n, t, o] = bias[o] + sum over k, c of x[n, t * stride + k * dilation - left, c] * w[k, c, o]``
 
     :param x: [N, spatial..., in]
     :param w: [filter..., in / groups, out]; outputs of group g see the inputs of group g
-    :param with_empty: whether spatial axes whose sizes are unknown may be empty
+    :param bias: [out]
+    :param train: else the graph may be exported, and spatial axes whose sizes are unknown may be empty
     :return: [N, spatial'..., out]
     """
     rank = len(padding)
     strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
-    if with_empty and not in_portable_ops():  # kernels of other runtimes know empty outputs
-        given: dict[str, Any] = {"strides": strides, "dilations": dilations, "groups": groups, "padding": padding}
+    if train or in_portable_ops():  # kernels of other runtimes know empty outputs
+        y = _with_entries_only(x, w, strides, dilations, groups, padding)
+    else:
         kept = [size_of(x, 0), *(size_of(x, i + 1) if pad == "same" else None for i, pad in enumerate(padding))]
-        y = convolution(_with_entries(x, kept), w, **given, with_empty=False)
+        y = _with_entries_only(_with_entries(x, kept), w, strides, dilations, groups, padding)
         ends = [n if n is None or isinstance(n, int) else -(-n // s) for n, s in zip(kept, [1, *strides])]
-        return _cut(y, [None if isinstance(n, int) else n for n in ends])
+        y = _cut(y, [None if isinstance(n, int) else n for n in ends])
+    return y if bias is None else tf.nn.bias_add(y, bias)
+
+
+def _with_entries_only(
+    x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], groups: int, padding: Sequence[AxisPadding]
+) -> Any:
+    """Convolve along spatial axes that are not empty."""
+    rank = len(padding)
     size = [int(k) for k in w.shape[:rank]]
     plain = all(p == padding[0] for p in padding) and isinstance(padding[0], str)
     both = any(s > 1 for s in strides) and any(d > 1 for d in dilations)
