@@ -1,4 +1,5 @@
-"""The ops that do in one pass what several of TensorFlow do, against those: after products, normalisation, update.
+"""The ops that do in one pass what several of TensorFlow do, against those: after products, normalisation, convolution,
+update.
 
     python bench/fused.py [--only norm] [--rounds 10] [--cpu]
 
@@ -20,7 +21,8 @@ from returnn_tf.engine.update.gradients import fused_global_norm
 from returnn_tf.engine.update.optimizers import create_optimizer
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.ops import after_product
-from returnn_tf.ops.normalize import layer_norm
+from returnn_tf.ops.dense.convolution import convolution
+from returnn_tf.ops.normalize import batch_norm, layer_norm
 from returnn_tf.util.lazy_tf import tf
 
 ROWS = 3200
@@ -44,6 +46,18 @@ def _after_product(activation: Any, rate: float) -> Callable[..., Any]:
     return block
 
 
+def _batch_norm(x: Any, bias: Any, residual: Any) -> Any:
+    y, _, _ = batch_norm(x, tf.fill([ROWS, 1], True), bias, bias, 1e-3)
+    return after_product.bias_and_activation(y, None, "swish")
+
+
+def _depthwise(x: Any, bias: Any, residual: Any) -> Any:
+    frames = tf.reshape(x, [16, -1, x.shape[-1]])
+    w = bias + 0.01 * tf.range(31, dtype=tf.float32)[:, None, None]
+    options: dict[str, Any] = {"groups": x.shape[-1], "padding": ["same"], "train": True}
+    return tf.reshape(convolution(frames, w, bias=bias, **options), x.shape)
+
+
 #: Name, width, function of x, bias and an array like x.
 BLOCKS: list[tuple[str, int, Callable[..., Any]]] = [
     ("bias, relu", 2048, _after_product("relu", 0.0)),
@@ -52,6 +66,8 @@ BLOCKS: list[tuple[str, int, Callable[..., Any]]] = [
     ("bias, gelu, dropout", 2048, _after_product("gelu", 0.1)),
     ("bias, dropout, residual", 512, _after_product(None, 0.1)),
     ("layer norm", 512, lambda x, bias, residual: layer_norm(x + residual, bias, bias, 1e-6)),
+    ("batch norm, swish", 512, _batch_norm),
+    ("depthwise, bias", 512, _depthwise),
 ]
 
 

@@ -2,14 +2,13 @@
 // activate_cuda.cu.
 #include "../common/tf_op.h"
 #include "activate.h"
+#include "function_attr.h"
 #if RTF_CUDA
 #include "../common/tf_gpu.h"
 #endif
 
 namespace rtf {
 namespace {
-
-#define RTF_FUNCTIONS "{'identity', 'relu', 'gelu', 'swish', 'tanh', 'sigmoid'}"
 
 // Lists have no entry or one; `random` none, or key [1] and counter [2] of the generator.
 REGISTER_OP("RtfActivate")
@@ -89,17 +88,6 @@ REGISTER_OP("RtfGateGrad")
       context->set_output(0, context->input(0));
       return OkStatus();
     });
-
-#undef RTF_FUNCTIONS
-
-Status get_function(OpKernelConstruction* construction, const char* attr, int* function) {
-  static const char* const kNames[] = {"identity", "relu", "gelu", "swish", "tanh", "sigmoid"};
-  std::string name;
-  TF_RETURN_IF_ERROR(construction->GetAttr(attr, &name));
-  for (int i = 0; i < 6; ++i)
-    if (name == kNames[i]) *function = i;
-  return OkStatus();
-}
 
 // The sizes of a call, and where key [1] and counter [2] of the generator are; null without dropout.
 struct Call {

@@ -7,7 +7,7 @@ uses them as changed; they stay so for what follows in the process.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from returnn_tf.config.options import at_least, check_options, declared_options, option, probability
@@ -15,7 +15,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer_plan import BatchNorm
 from returnn_tf.graph.option_types import Axes, Init
 from returnn_tf.graph.plan_context import PlanContext
-from returnn_tf.ops.normalize import moments, normalize
+from returnn_tf.ops.normalize import batch_norm, moments, normalize
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -100,10 +100,16 @@ def emit_batch_norm(ctx: EmitContext, x: Any, data: Data) -> Any:
     layout = [ctx.size(d) if i == axis else 1 for i, d in enumerate(data.dims)]
     updating = ctx.train or not opts.update_sample_only_in_training
     share = opts.use_sample if ctx.train or opts.force_sample else 1.0
-    batch: Any = (None, None)
+    gamma = tf.reshape(ctx.param(opts.param_name(ctx.node.path, "gamma")), layout) if opts.use_std else None
+    beta = tf.reshape(ctx.param(opts.param_name(ctx.node.path, "beta")), layout) if opts.use_shift else None
+    y: Any = None
+    batch: Sequence[Any] = (None, None)
     if updating or share != 1:
         mask = ctx.masks(data, [i for i in data.dynamic_axes if i != axis]) if opts.masked_time else None
-        batch = moments(x, [i for i in range(data.rank) if i != axis], mask)
+        if ctx.train and share == 0 and axis == data.rank - 1:
+            y, *batch = batch_norm(x, mask, gamma, beta, opts.epsilon)
+        else:
+            batch = moments(x, [i for i in range(data.rank) if i != axis], mask)
     used = []
     for name, of_batch in zip(("mean", "variance"), batch):
         param = opts.param_name(ctx.node.path, name)
@@ -116,9 +122,7 @@ def emit_batch_norm(ctx: EmitContext, x: Any, data: Data) -> Any:
             ctx.update(lambda v=variable, value=updated: v.assign(value))  # type: ignore[misc]
         sample = tf.reshape(sample if opts.delay_sample_update else updated, layout)
         used.append(_mix(of_batch, sample, share))
-    gamma = tf.reshape(ctx.param(opts.param_name(ctx.node.path, "gamma")), layout) if opts.use_std else None
-    beta = tf.reshape(ctx.param(opts.param_name(ctx.node.path, "beta")), layout) if opts.use_shift else None
-    return normalize(x, used[0], used[1], opts.epsilon, gamma, beta)
+    return normalize(x, used[0], used[1], opts.epsilon, gamma, beta) if y is None else y
 
 
 def _mix(of_batch: Any, sample: Any, share: float) -> Any:

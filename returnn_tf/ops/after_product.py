@@ -1,8 +1,9 @@
 """What follows a product: bias, activation, dropout, residual connection, fused where a native op can.
 
 In training, an op of its own does so, otherwise the native op of the product, if there is one. The functions look at
-the op that made their argument: dropout of an activation, or a residual connection around a dropout, becomes one op
-over both. The op that was emitted before is not run unless something else reads its result.
+the op that made their argument: dropout of an activation, a residual connection around a dropout, or an activation of
+what is normalised over the batch, becomes one op over both. The op that was emitted before is not run unless something
+else reads its result.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from returnn_tf.native.decoding.search import PackedMatrix
 from returnn_tf.native.dispatch import form, plain_form
 from returnn_tf.native.fused.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
 from returnn_tf.native.fused.activate_gradients import Call
+from returnn_tf.native.fused.batch_norm import followed_by
 from returnn_tf.native.int8 import int8_ops, native_int8_product
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw
@@ -26,6 +28,15 @@ from returnn_tf.util.lazy_tf import tf
 _LEAST_WIDTH = 128
 
 
+def _follows_batch_norm(x: Any, bias: Optional[Any], activation: Any) -> bool:
+    normed = bias is None and _native_function(activation) is not None and _origin(x) == "RtfBatchNorm"
+    return normed and x.op.get_attr("function") == b"identity"
+
+
+@form(
+    lambda _, x, bias, activation: followed_by(x.op, _native_function(activation) or ""),
+    where=_follows_batch_norm,
+)
 @form(
     lambda ops, x, bias, activation: native_activate(ops, x, function=_native_function(activation) or "", bias=bias),
     where=lambda x, bias, activation: (

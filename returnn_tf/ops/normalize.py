@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from returnn_tf.native.dispatch import form, plain_form
+from returnn_tf.native.fused.batch_norm import batch_norm_ops, native_batch_norm
 from returnn_tf.native.fused.norm import native_norm, norm_ops
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw
@@ -42,9 +43,12 @@ def normalize(x: Any, mean: Any, variance: Any, epsilon: float, scale: Optional[
     return x * tf.cast(factor, x.dtype) + tf.cast(offset, x.dtype)
 
 
+def _is_wide(x: Any) -> bool:
+    return bool(x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or 0) >= _LEAST_WIDTH)
+
+
 def _ops_for(x: Any, *_: Any) -> Optional[Any]:
-    is_wide = x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or 0) >= _LEAST_WIDTH
-    ops = norm_ops() if is_wide else None
+    ops = norm_ops() if _is_wide(x) else None
     return ops if ops is not None and pays(NORM_TRIAL, x.shape[-1], x.dtype) else None
 
 
@@ -55,6 +59,28 @@ def layer_norm(x: Any, scale: Optional[Any], shift: Optional[Any], epsilon: floa
     :param scale: of the size of the last axis, or None; so is ``shift``
     """
     return normalize(x, *moments(x, [x.shape.rank - 1]), epsilon, scale, shift)
+
+
+def _native_batch_norm(
+    ops: Any, x: Any, mask: Optional[Any], scale: Optional[Any], shift: Optional[Any], epsilon: float
+) -> tuple[Any, Any, Any]:
+    rows = None if mask is None else tf.reshape(tf.broadcast_to(mask, tf.shape(x[..., :1])), [-1])
+    scale, shift = (None if param is None else tf.reshape(param, [-1]) for param in (scale, shift))
+    return native_batch_norm(ops, x, rows, scale, shift, epsilon)
+
+
+@form(_native_batch_norm, where=lambda x, *_: _is_wide(x) and batch_norm_ops())
+def batch_norm(
+    x: Any, mask: Optional[Any], scale: Optional[Any], shift: Optional[Any], epsilon: float
+) -> tuple[Any, Any, Any]:
+    """Compute `normalize` by mean and variance over all axes but the last one.
+
+    :param mask: bool of the rank of ``x``, the frames whose moments these are; None: all
+    :param scale: of the size of the last axis, with any axes of size 1, or None; so is ``shift``
+    :return: the result; mean and variance, of the size of the last axis, for use without gradient
+    """
+    mean, variance = moments(x, range(x.shape.rank - 1), mask)
+    return normalize(x, mean, variance, epsilon, scale, shift), mean, variance
 
 
 def _case(size: Size) -> Case:

@@ -15,19 +15,21 @@ WIDTH = 128
 
 
 def results(layers: dict[str, Any]) -> Any:
-    """Return losses, gradients and the value of the layer "output", in training."""
+    """Return losses, gradients and the value of the layer "output" in training, and the parameters after it."""
     config = Config({"behavior_version": 21, "extern_data": {"data": {"dim": WIDTH}}, "network": layers})
     net = Network.from_config(config, train=True)
     rng = np.random.RandomState(1)
     net.set_param_values({name: rng.normal(0, 0.1, value.shape) for name, value in net.get_param_values().items()})
     feed = {"data": rng.normal(0, 1, (2, 3, WIDTH)).astype("float32"), "data/size0": np.array([3, 2], "int32")}
-    return net.run(feed, with_grad=True)
+    return net.run(feed, with_grad=True), net.get_param_values()
 
 
 def assert_as_one_by_one(layers: dict[str, Any]) -> None:
-    fused = results(layers)
+    fused, params = results(layers)
     with portable_ops():
-        plain = results(layers)
+        plain, plain_params = results(layers)
+    for name, param in plain_params.items():
+        np.testing.assert_allclose(params[name], param, rtol=1e-5, atol=1e-6, err_msg=name)
     assert set(fused.grads) == set(plain.grads)
     for name, grad in plain.grads.items():
         np.testing.assert_allclose(fused.grads[name], grad, rtol=1e-4, atol=1e-4 * abs(grad).max(), err_msg=name)
@@ -73,5 +75,28 @@ def test_bias_of_users_along_another_axis() -> None:
         "dropped": {**DROPOUT, "dropout_noise_shape": {"*": None}},
         "sum": {"class": "combine", "kind": "add", "from": ["a", "dropped"]},
         "output": {"class": "combine", "kind": "mul", "from": ["sum", "scaled"], "loss": "as_is"},
+    }
+    assert_as_one_by_one(layers)
+
+
+NORM = {"class": "batch_norm", "masked_time": True, "from": "conv"}
+
+
+@pytest.mark.parametrize(
+    "conv, norm, read",
+    [
+        ({"use_time_mask": True}, {}, ["swish", "conv"]),
+        ({"padding": "valid", "dilation_rate": 2, "activation": "relu"}, {"masked_time": False}, ["norm", "swish"]),
+        ({"padding": [(1, 0)], "with_bias": False}, {"use_std": False, "param_version": 1}, ["swish", "swish"]),
+    ],
+    ids=["conformer", "read before the activation", "causal"],
+)
+def test_depthwise_convolution_with_its_norm(conv: dict[str, Any], norm: dict[str, Any], read: list[str]) -> None:
+    depthwise = {"class": "conv", "n_out": WIDTH, "groups": WIDTH, "filter_size": (2,), "padding": "same"}
+    layers = {
+        "conv": {**depthwise, "with_bias": True, **conv, "from": "data"},
+        "norm": {**NORM, **norm},
+        "swish": {"class": "activation", "activation": "swish", "from": "norm"},
+        "output": {"class": "combine", "kind": "mul", "from": read, "loss": "as_is"},
     }
     assert_as_one_by_one(layers)
