@@ -8,6 +8,7 @@ from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.compiler.feed import FeedFormat
 from returnn_tf.compiler.for_xla import ForXla
+from returnn_tf.compiler.optimized_once import OptimizedOnce
 from returnn_tf.native.at_once import with_ops_at_once
 from returnn_tf.native.portable import portable_ops
 from returnn_tf.util.lazy_tf import tf, without_collections
@@ -25,6 +26,7 @@ class FeedFunction:
     :param before_trace: called before each tracing, which may take long
     :param before_run: called with the tensors before each run; may raise an error
     :param jit_compile: let XLA compile the graph, once for each shape of the tensors
+    :param optimized_once: whether TensorFlow's optimizer is to pass over a graph for CPUs once, see `OptimizedOnce`
     :param traces_again: whether a graph may be traced more than once, see `with_ops_at_once`; not where ranks number
         what they do while they trace
     """
@@ -41,6 +43,7 @@ class FeedFunction:
         before_trace: Optional[Callable[[], None]] = None,
         before_run: Optional[Callable[[Mapping[str, Any]], None]] = None,
         jit_compile: bool = False,
+        optimized_once: bool = False,
         traces_again: bool = True,
     ) -> None:
         self.feed_format = feed_format
@@ -48,6 +51,7 @@ class FeedFunction:
         self._specs = list(specs)
         self._before_trace, self._before_run = before_trace, before_run
         self._jit_compile, self._traces_again = jit_compile, traces_again
+        self._optimized_once = optimized_once
         self._graphs: dict[frozenset[str], Any] = {}
 
     def __call__(self, feed: Mapping[str, Any], *further: Any) -> Any:
@@ -94,7 +98,9 @@ class FeedFunction:
         signature = {name: spec for name, spec in self.feed_format.signature.items() if name in names}
         options = {"input_signature": [signature, *self._specs], "autograph": False}
         if not self._jit_compile:
-            return tf.function(self._emit, **options).get_concrete_function()
+            function = tf.function(self._emit, **options).get_concrete_function()
+            once = self._optimized_once and not tf.config.get_visible_devices("GPU")
+            return OptimizedOnce(function) if once else function
         with portable_ops(for_xla=True):
             return ForXla(tf.function(self._emit, jit_compile=True, **options).get_concrete_function())
 

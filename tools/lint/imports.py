@@ -68,7 +68,7 @@ INNER_FLOORS: dict[str, list[list[str]]] = {
         ["losses", "masked"],
     ],
     "compiler": [
-        ["feed", "for_xla", "planning"],
+        ["feed", "for_xla", "optimized_once", "planning"],
         ["packed_layers", "result", "split_batch", "step_memory"],
         ["feed_function", "initial_values", "kept_states", "lower", "requested"],
         ["inner_weights", "plan_layer", "plan_network"],

@@ -69,6 +69,7 @@ class StepTrainer:
             specs=[rate, *self.ranks.signature()],
             before_trace=lambda: self.ranks.long_phase("tracing the step"),
             jit_compile=net.jit_compile,
+            optimized_once=True,
             traces_again=self.world.size == 1,
         )
         self._rates: dict[float, Any] = {}  # the current learning rate as tensor
@@ -82,6 +83,7 @@ class StepTrainer:
             self._emit_halves,
             specs=[rate, totals, *self.ranks.signature()],
             before_trace=lambda: self.ranks.long_phase("tracing the step in two halves"),
+            optimized_once=True,
             traces_again=self.world.size == 1,
         )
         self._counts = net.feed_function(self._emit_counts)
