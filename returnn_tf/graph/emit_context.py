@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config.errors import DimError
@@ -15,6 +16,7 @@ from returnn_tf.graph.lowering import Lowering
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.graph.params.custom import emit_custom
 from returnn_tf.graph.params.reuse import CustomParam, LayerAsParam
+from returnn_tf.graph.postponed import Postponed
 from returnn_tf.graph.rounded_variable import RoundedVariable
 from returnn_tf.ops.after_product import dropout
 from returnn_tf.ops.frames.shape import expand_at, to_layout
@@ -562,9 +564,9 @@ class EmitContext:
 
     def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
         """Store an auxiliary value of a node, to be read by `aux`; with the padding, if its frames are packed."""
-        if self._packing is not None:
-            value = aux.each(self._packing.unpack, value)
-        self.lowering.values.set_aux(node, aux, value)
+        packing = self._packing
+        kept: Any = value if packing is None else Postponed(lambda: aux.each(packing.unpack, value))
+        self.lowering.values.set_aux(node, aux, kept)
 
     def aux(self, node: Node, aux: Aux[T]) -> Optional[T]:
         """Return the auxiliary value of a node stored by `set_aux`, or None."""
@@ -577,6 +579,7 @@ class EmitContext:
         :param source: default: the first source
         """
         source = self.node.sources[0] if source is None else source
-        for aux, value in self.lowering.values.aux.get(source, {}).items():
+        values = self.lowering.values.aux.get(source, {})
+        for aux in values:
             if aux.forwarded:
-                self.lowering.values.set_aux(self.node, aux, value)
+                self.lowering.values.set_aux(self.node, aux, Postponed(partial(values.__getitem__, aux)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from returnn_tf.config import ConfigError, DataError
@@ -15,6 +16,7 @@ from returnn_tf.graph.check_numerics import checked_output
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
+from returnn_tf.graph.postponed import Postponed
 from returnn_tf.graph.user_views import user_views
 from returnn_tf.ops.frames.pad import fit_dims
 from returnn_tf.ops.mixed_precision import full
@@ -42,10 +44,12 @@ def emit_node(lowering: Lowering, node: Node) -> None:
     with tf.name_scope(op_scope(node.path)), user_views().knowing_lengths(ctx.lens):
         try:
             value = node.layer.emit(ctx)
-            if packing is not None:
-                lowering.packing.frames[node] = value
-                value = packing.unpack(value)
             _check_tensor(node, value)
+            if packing is not None:  # then nothing looks at the value here
+                _check_shape(node, value)
+                lowering.packing.frames[node] = value
+                lowering.values.outputs[node] = Postponed(partial(packing.unpack, value))
+                return
             value = full(value, lowering.options.semantics.product_dtype) if node.output.dtype == "float32" else value
             if node.own_output is not None:
                 value = _with_declared_sizes(ctx, value, node.own_output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Callable, Optional, TypeVar
 
 from returnn_tf.config.settings.training import DEFAULT_SEED
@@ -14,6 +14,7 @@ from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.carried_state import CarriedState, NoCarriedState
 from returnn_tf.graph.dim_lengths import DimLengths
 from returnn_tf.graph.layer import Node
+from returnn_tf.graph.postponed import PostponedValues
 from returnn_tf.graph.semantics import Semantics
 from returnn_tf.ops.frames.skipped_padding import LEAST_SHARE, FramePacking
 from returnn_tf.ops.rounded import RoundedMatrix
@@ -88,19 +89,21 @@ class NodeValues:
     :param aux: auxiliary values by node, see `returnn_tf.graph.aux_values`; changed by `set_aux` alone
     """
 
-    outputs: dict[Node, Any] = dataclasses.field(default_factory=dict)
+    outputs: MutableMapping[Node, Any] = dataclasses.field(default_factory=PostponedValues)
     sub_outputs: dict[tuple[Node, str], Any] = dataclasses.field(default_factory=dict)
-    aux: dict[Node, dict[Aux[Any], Any]] = dataclasses.field(default_factory=dict)
+    aux: dict[Node, Mapping[Aux[Any], Any]] = dataclasses.field(default_factory=dict)
 
     def child(self) -> NodeValues:
         """Return a copy for the body of a loop."""
         return dataclasses.replace(
-            self, outputs=dict(self.outputs), sub_outputs=dict(self.sub_outputs), aux=dict(self.aux)
+            self, outputs=PostponedValues(self.outputs), sub_outputs=dict(self.sub_outputs), aux=dict(self.aux)
         )
 
     def set_aux(self, node: Node, aux: Aux[T], value: T) -> None:
-        """Store an auxiliary value of a node."""
-        self.aux[node] = {**self.aux.get(node, {}), aux: value}  # a new dict, as children share the old one
+        """Store an auxiliary value of a node, which may be `Postponed`."""
+        values = PostponedValues(self.aux.get(node, {}))  # a copy, as children share the old one
+        values[aux] = value
+        self.aux[node] = values
 
     def change_aux(self, nodes: Iterable[Node], func: Callable[[Any, int], Any]) -> None:
         """Keep the auxiliary values of nodes in line with outputs whose batch entries were changed.

@@ -194,6 +194,15 @@ def test_which_layers_skip_padding(case: str) -> None:
     assert packed(net, **settings) == expected
 
 
+def test_padding_is_put_back_for_what_reads_it_alone() -> None:
+    network = make_trainer(transformer(8)).net
+    function = network.feed_function(lambda feed: network.lower(feed, train=True, step=tf.constant(1, tf.int64)).losses)
+    ops = function.trace().graph.get_operations()
+    put_back = [op.outputs[0] for op in ops if op.type == "RtfUnpack"]
+    assert put_back and all(value.consumers() for value in put_back)
+    assert len(put_back) < len(packed(transformer(8)))
+
+
 @pytest.mark.slow
 def test_not_in_evaluation_nor_without_native_ops() -> None:
     assert not packed(feed_forward(6), train=False)
