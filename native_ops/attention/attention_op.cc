@@ -1,6 +1,10 @@
-// Attention as TensorFlow ops. The kernels are in attention_cpu.cc and attention_grad_cpu.cc.
+// Attention as TensorFlow ops. The kernels are in attention_cpu.cc and attention_cuda.cu, those of the gradient beside.
 #include "../common/tf_op.h"
 #include "attention.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#include "attention_cuda.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -63,8 +67,8 @@ class AttentionBase : public OpKernel {
   }
 
  protected:
-  // Checks the inputs.
-  Status shape_of(OpKernelContext* context, RtfAttention* shape) const {
+  // Checks the inputs. On a GPU lengths are in its memory and can't be looked at.
+  Status shape_of(OpKernelContext* context, bool host, RtfAttention* shape) const {
     const Tensor &q = context->input(0), &k = context->input(n_ == 1 ? 0 : 1), &v = context->input(n_ - 1);
     const Tensor &lengths = context->input(n_), &table = context->input(n_ + 1), &key = context->input(n_ + 2);
     const Tensor& counter = context->input(n_ + 3);
@@ -94,7 +98,7 @@ class AttentionBase : public OpKernel {
     shape->key_size = key_size_;
     shape->value_size = v.dim_size(3) - before;
     shape->lengths = lengths.dim_size(0) ? lengths.flat<int32_t>().data() : nullptr;
-    for (int64_t b = 0; shape->lengths && b < shape->batch; ++b)
+    for (int64_t b = 0; host && shape->lengths && b < shape->batch; ++b)
       if (shape->lengths[b] < 0 || shape->lengths[b] > shape->keys)
         return InvalidArgument("attention: a length is ", shape->lengths[b], ", with ", shape->keys, " keys");
     shape->causal = causal_;
@@ -125,31 +129,90 @@ class AttentionBase : public OpKernel {
   float scale_, dropout_;
 };
 
+// What both passes have, and the results of one.
+struct Parts {
+  RtfVectors q, k, v, y;
+};
+
+struct Forward : Parts {
+  float* log_sums;
+};
+
+struct Backward : Parts {
+  const float* log_sums;
+  RtfVectors dy, dq, dk, dv;
+  float* d_tables;
+};
+
+// Runs the CPU kernels on TensorFlow's threads.
+struct Cpu {
+  static constexpr bool kHost = true;
+
+  static Status run(OpKernelContext* context, const RtfAttention& s, const Forward& x) {
+    const RtfThreads threads = tf_threads(context);
+    Tensor memory;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_attention_forward_scratch(&s, threads.n_threads), &memory));
+    rtf_attention_f32(&s, &x.q, &x.k, &x.v, &x.y, x.log_sums, floats(&memory), &threads);
+    return OkStatus();
+  }
+
+  static Status run(OpKernelContext* context, const RtfAttention& s, const Backward& x) {
+    const RtfThreads threads = tf_threads(context);
+    Tensor memory;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_attention_grad_scratch(&s, threads.n_threads), &memory));
+    rtf_attention_grad_f32(&s, &x.q, &x.k, &x.v, &x.y, x.log_sums, &x.dy, &x.dq, &x.dk, &x.dv, x.d_tables,
+                           floats(&memory), &threads);
+    return OkStatus();
+  }
+};
+
+#if RTF_CUDA
+// Runs the GPU kernels on TensorFlow's stream.
+struct Gpu {
+  static constexpr bool kHost = false;
+
+  static Status run(OpKernelContext* context, const RtfAttention& s, const Forward& x) {
+    Tensor memory;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_attention_forward_cuda_scratch(&s), &memory));
+    return gpu_status("attention", rtf_attention_cuda_f32(&s, &x.q, &x.k, &x.v, &x.y, x.log_sums, floats(&memory),
+                                                          gpu_numbers(context->input(0)), gpu_stream(context)));
+  }
+
+  static Status run(OpKernelContext* context, const RtfAttention& s, const Backward& x) {
+    Tensor memory;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_attention_grad_cuda_scratch(&s), &memory));
+    return gpu_status("attention", rtf_attention_grad_cuda_f32(&s, &x.q, &x.k, &x.v, &x.y, x.log_sums, &x.dy, &x.dq,
+                                                               &x.dk, &x.dv, x.d_tables, floats(&memory),
+                                                               gpu_numbers(context->input(0)), gpu_stream(context)));
+  }
+};
+#endif
+
+template <class Device>
 class AttentionOp : public AttentionBase {
  public:
   using AttentionBase::AttentionBase;
 
   void Compute(OpKernelContext* context) override {
     RtfAttention s;
-    OP_REQUIRES_OK(context, shape_of(context, &s));
-    Tensor *y, *log_sums, memory;
+    OP_REQUIRES_OK(context, shape_of(context, Device::kHost, &s));
+    Tensor *y, *log_sums;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({s.batch, s.queries, s.heads, s.value_size}), &y));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({s.batch, s.heads, s.queries}), &log_sums));
-    const RtfThreads threads = tf_threads(context);
-    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_attention_forward_scratch(&s, threads.n_threads), &memory));
     const auto inputs = [&](int i) { return &context->input(i); };
-    const RtfVectors q = part(inputs, 0), k = part(inputs, 1), v = part(inputs, 2), out = vectors(*y);
-    rtf_attention_f32(&s, &q, &k, &v, &out, floats(log_sums), floats(&memory), &threads);
+    const Forward pass{{part(inputs, 0), part(inputs, 1), part(inputs, 2), vectors(*y)}, floats(log_sums)};
+    OP_REQUIRES_OK(context, Device::run(context, s, pass));
   }
 };
 
+template <class Device>
 class AttentionGradOp : public AttentionBase {
  public:
   using AttentionBase::AttentionBase;
 
   void Compute(OpKernelContext* context) override {
     RtfAttention s;
-    OP_REQUIRES_OK(context, shape_of(context, &s));
+    OP_REQUIRES_OK(context, shape_of(context, Device::kHost, &s));
     const Tensor &y = context->input(n_ + 4), &log_sums = context->input(n_ + 5), &dy = context->input(n_ + 6);
     const TensorShape expected({s.batch, s.queries, s.heads, s.value_size});
     OP_REQUIRES(context,
@@ -157,26 +220,33 @@ class AttentionGradOp : public AttentionBase {
                     log_sums.shape() == TensorShape({s.batch, s.heads, s.queries}),
                 InvalidArgument("attention: y and its gradient have to be ", expected.DebugString(), ", but are ",
                                 y.shape().DebugString(), " and ", dy.shape().DebugString()));
-    Tensor *gradients[3], *d_tables, memory;
+    Tensor *gradients[3], *d_tables;
     for (int i = 0; i < n_; ++i)
       OP_REQUIRES_OK(context, context->allocate_output(i, context->input(i).shape(), &gradients[i]));
     const int64_t distances = s.table ? 2 * s.clipping + 1 : 0;
     OP_REQUIRES_OK(context,
                    context->allocate_output(n_, TensorShape({s.batch, s.heads, distances, s.key_size}), &d_tables));
-    const RtfThreads threads = tf_threads(context);
-    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_attention_grad_scratch(&s, threads.n_threads), &memory));
     const auto inputs = [&](int i) { return &context->input(i); };
     const auto outputs = [&](int i) { return gradients[i]; };
-    const RtfVectors q = part(inputs, 0), k = part(inputs, 1), v = part(inputs, 2), out = vectors(y),
-                     d_out = vectors(dy);
-    const RtfVectors dq = part(outputs, 0), dk = part(outputs, 1), dv = part(outputs, 2);
-    rtf_attention_grad_f32(&s, &q, &k, &v, &out, floats(log_sums), &d_out, &dq, &dk, &dv, floats(d_tables),
-                           floats(&memory), &threads);
+    const Backward pass{{part(inputs, 0), part(inputs, 1), part(inputs, 2), vectors(y)},
+                        floats(log_sums),
+                        vectors(dy),
+                        part(outputs, 0),
+                        part(outputs, 1),
+                        part(outputs, 2),
+                        floats(d_tables)};
+    OP_REQUIRES_OK(context, Device::run(context, s, pass));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfAttention").Device(DEVICE_CPU), AttentionOp);
-REGISTER_KERNEL_BUILDER(Name("RtfAttentionGrad").Device(DEVICE_CPU), AttentionGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfAttention").Device(DEVICE_CPU), AttentionOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfAttentionGrad").Device(DEVICE_CPU), AttentionGradOp<Cpu>);
+#if RTF_CUDA
+REGISTER_KERNEL_BUILDER(Name("RtfAttention").Device(DEVICE_GPU).HostMemory("key").HostMemory("counter"),
+                        AttentionOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfAttentionGrad").Device(DEVICE_GPU).HostMemory("key").HostMemory("counter"),
+                        AttentionGradOp<Gpu>);
+#endif
 
 }  // namespace
 }  // namespace rtf

@@ -47,10 +47,12 @@ def native_attention(
     :param form: the same in TensorFlow, given the parts and the table, for gradients of the gradient
     :return: [batch, queries, heads, value]; 0 for queries without keys
     """
-    key, counter = tf.zeros([1], tf.uint64), tf.zeros([2], tf.uint64)
     if dropout:
         assert seed is not None
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+    else:
+        with tf.device("/CPU:0"):  # also on a GPU the kernel reads them there
+            key, counter = tf.zeros([1], tf.uint64), tf.zeros([2], tf.uint64)
     rest = {"lengths": tf.zeros([0], tf.int32) if lengths is None else lengths, "key": key, "counter": counter}
     options = {"key_size": key_size, "causal": causal, "scale": scale, "dropout": dropout}
 
@@ -98,6 +100,7 @@ def _second(form: Any, weights: Sequence[tf.Tensor], dy: tf.Tensor, table: tf.Te
     "attention",
     kernels=("attention/attention_cpu.cc", "attention/attention_grad_cpu.cc"),
     bindings=("attention/attention_op.cc",),
+    cuda=("attention/attention_cuda.cu", "attention/attention_grad_cuda.cu"),
 )
 def self_test(ops: Any) -> None:
     """Compare with numpy: ragged keys with vectors by distance, frames that only see those before them, dropout.

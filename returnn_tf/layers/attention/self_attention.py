@@ -22,10 +22,11 @@ from returnn_tf.layers.shared.concat_input import ConcatInputLayer
 from returnn_tf.layers.shared.loop_axis import check_lengths_of, frames_of, with_frames
 from returnn_tf.loops.hypotheses import InPlace, empty_in_place
 from returnn_tf.loops.packed import matrix
-from returnn_tf.native.attention import attention_ops, native_attention
+from returnn_tf.native.attention import native_attention
 from returnn_tf.native.decoding.search import native_beam_attention, search_ops
 from returnn_tf.native.dispatch import form
 from returnn_tf.ops.dense.attention import empty_history, growing, left_only_mask
+from returnn_tf.ops.dense.attention_forms import usable_attention_ops
 from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.frames.shape import expand_at, transpose
 from returnn_tf.ops.mixed_precision import full, reduced
@@ -252,7 +253,7 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
         y.set_shape(ctx.output.static_shape)
         return y
 
-    @form(_in_blocks, where=lambda self, *args: self._fits_blocks(*args) and attention_ops())
+    @form(_in_blocks, where=lambda self, *args: self._ops_for_blocks(*args))
     def _attention(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> Any:
         return self._attend(ctx, qkv, table)
 
@@ -324,18 +325,20 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
         q, k, _ = self._split(self._by_head(ctx, projected(ctx, self, self.plan.frames, self.plan.perm, "QKV")))
         return self._weights(ctx, q, k, self._table(ctx))
 
-    def _fits_blocks(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> bool:
-        """Return whether the native op computes this: all frames at once, a batch of sequences, float32."""
+    def _ops_for_blocks(self, ctx: EmitContext, qkv: Any, table: Optional[Any]) -> Optional[Any]:
+        """Return the native ops if they compute this: all frames at once, a batch of sequences, float32."""
         if (
             self.plan.single_step
             or self._history(ctx) is not None
             or qkv.shape.rank != 4
             or self.plan.rows.batch_axis != 0
         ):
-            return False
+            return None
         if ctx.differs_by_frame(self.plan.rows.dims[-1]) or (self.key_shift is not None and table is None):
-            return False
-        return qkv.dtype == tf.float32 and ctx.product_dtype is None
+            return None
+        if qkv.dtype != tf.float32 or ctx.product_dtype is not None:
+            return None
+        return usable_attention_ops(self.plan.key, with_table=table is not None)
 
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
         """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""

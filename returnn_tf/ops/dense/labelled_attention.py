@@ -7,10 +7,9 @@ from collections.abc import Hashable, Sequence
 from math import prod
 from typing import Any, Optional
 
-from returnn_tf.native.attention import attention_ops, native_attention
-from returnn_tf.ops.dense.attention import left_only_mask, product_sum
+from returnn_tf.native.attention import native_attention
+from returnn_tf.ops.dense.attention_forms import attention_by_energies, usable_attention_ops
 from returnn_tf.ops.frames.shape import transpose
-from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.util.lazy_tf import tf
 
 Label = Hashable
@@ -58,8 +57,10 @@ def labelled_attention(weights: Weights, base: Factor, out: Labels, batch: Label
     :return: None if the op does not compute this
     """
     layout = _Layout.of(weights, base, out, batch)
-    ops = attention_ops() if layout is not None and layout.width >= _LEAST_WIDTH else None
-    return None if ops is None or layout is None else layout.emit(ops, weights)
+    if layout is None or layout.width < _LEAST_WIDTH:
+        return None
+    ops = usable_attention_ops(layout.key_size)
+    return None if ops is None else layout.emit(ops, weights)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +71,7 @@ class _Layout:
     groups: tuple[tuple[Labels, Labels, Labels, Labels], ...]
     out: Labels
     width: int
+    key_size: int
 
     @classmethod
     def of(cls, weights: Weights, base: Factor, out: Labels, batch: Label) -> Optional[_Layout]:
@@ -100,7 +102,7 @@ class _Layout:
             return None
         if weights.causal and len(queries) != 1:
             return None
-        return cls((query, key, base), groups, out, prod(sizes))
+        return cls((query, key, base), groups, out, prod(sizes), sizes[-1])
 
     def emit(self, ops: Any, weights: Weights) -> Any:
         """Emit the op, and its result in the layout of the output."""
@@ -108,10 +110,13 @@ class _Layout:
         shape, lengths = tf.shape(parts[1]), weights.lengths
         if lengths is not None:
             lengths = tf.broadcast_to(tf.clip_by_value(lengths, 0, shape[1]), shape[:1])
+        options = {
+            "scale": weights.scale, "lengths": lengths, "causal": weights.causal, "dropout": weights.dropout,
+            "seed": weights.seed,
+        }  # fmt: skip
         y = native_attention(
-            ops, parts, parts[0].shape[-1], scale=weights.scale, lengths=lengths, causal=weights.causal,
-            dropout=weights.dropout, seed=weights.seed, form=lambda parts, _: _form(parts, weights, lengths),
-        )  # fmt: skip
+            ops, parts, self.key_size, form=lambda parts, _: attention_by_energies(parts, **options), **options
+        )
         labels = [label for group in self.groups[3] for label in group]
         sizes = self._sizes()
         y = tf.reshape(y, tf.stack([sizes[label] for label in labels]))
@@ -142,15 +147,3 @@ def _grouped(part: Factor, groups: Sequence[Labels]) -> Any:
         sizes.append(tf.reduce_prod(dynamic[begin : begin + len(group)]) if None in static else prod(static))
         begin += len(group)
     return tf.reshape(x, tf.stack(sizes))
-
-
-def _form(parts: Sequence[Any], weights: Weights, lengths: Optional[Any]) -> Any:
-    """Compute what the native op does in TensorFlow."""
-    q, k, v = parts
-    energies = product_sum([(q * weights.scale, "bthd"), (k, "bshd")], "bhts", product_dtype=None)
-    mask = None if lengths is None else tf.sequence_mask(lengths, tf.shape(k)[1])[:, None, None]
-    y = masked_softmax(energies, left_only_mask(tf.shape(k)[1]) if weights.causal else mask)
-    if weights.dropout:
-        keep = tf.random.stateless_uniform(tf.shape(y), weights.seed) >= weights.dropout
-        y *= tf.cast(keep, y.dtype) * (1.0 / (1.0 - weights.dropout))
-    return product_sum([(y, "bhts"), (v, "bshd")], "bthd", product_dtype=None)

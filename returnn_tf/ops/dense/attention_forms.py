@@ -1,0 +1,82 @@
+"""Which form attention of all frames at once has: the native op, where it pays, or an array of all energies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Optional
+
+from returnn_tf.native.attention import attention_ops, native_attention
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
+from returnn_tf.ops.dense.attention import left_only_mask, product_sum
+from returnn_tf.ops.frames.positions import by_distance
+from returnn_tf.ops.softmax import masked_softmax
+from returnn_tf.util.lazy_tf import tf
+
+
+def usable_attention_ops(key_size: int, *, with_table: bool = False) -> Optional[Any]:
+    """Return the native ops for float32, or None if the form in TensorFlow is used.
+
+    :param key_size: of a head
+    :param with_table: whether the keys differ by distance
+    """
+    ops = attention_ops()
+    trial = ATTENTION_BY_DISTANCE_TRIAL if with_table else ATTENTION_TRIAL
+    return ops if ops and pays(trial, key_size, tf.float32) else None
+
+
+def attention_by_energies(
+    parts: Sequence[Any],
+    *,
+    scale: float,
+    lengths: Optional[Any] = None,
+    causal: bool = False,
+    table: Optional[Any] = None,
+    dropout: float = 0.0,
+    seed: Optional[Any] = None,
+) -> Any:
+    """Compute what `native_attention` does in TensorFlow.
+
+    :param parts: queries, keys and values; with a table there are as many queries as keys
+    """
+    q, k, v = parts
+    q, keys = q * scale, tf.shape(k)[1]
+    energies = product_sum([(q, "bthd"), (k, "bshd")], "bhts", product_dtype=None)
+    if table is not None:
+        by_row = product_sum([(q, "bthd"), (table, "cd")], "bhtc", product_dtype=None)
+        energies += by_distance(by_row, keys, table.shape[0] // 2)
+    mask = None if lengths is None else tf.sequence_mask(lengths, keys)[:, None, None]
+    y = masked_softmax(energies, left_only_mask(keys) if causal else mask)
+    if dropout:
+        keep = tf.random.stateless_uniform(tf.shape(y), seed) >= dropout
+        y *= tf.cast(keep, y.dtype) * (1.0 / (1.0 - dropout))
+    return product_sum([(y, "bhts"), (v, "bshd")], "bthd", product_dtype=None)
+
+
+#: Frames of a sequence of a trial, for each one of other trials; heads; clipping of distances.
+_LONGER, _HEADS, _CLIPPING = 4, 2, 16
+
+
+def _case(with_table: bool, size: Size) -> Case:
+    frames, width = _LONGER * size.frames, size.width
+    shapes = [(size.batch, frames, _HEADS, width)] * 3
+    shapes += [(2 * _CLIPPING + 1, width)] * with_table
+    options = {"scale": width**-0.5, "lengths": _LONGER * ragged(size), "dropout": 0.1, "seed": (1, 2)}
+
+    def native(ops: Any, q: Any, k: Any, v: Any, table: Optional[Any] = None) -> list[Any]:
+        return [native_attention(ops, (q, k, v), width, table=table, **options)]
+
+    def plain(q: Any, k: Any, v: Any, table: Optional[Any] = None) -> list[Any]:
+        return [attention_by_energies((q, k, v), table=table, **options)]
+
+    return Case(draw(*((1.0, shape) for shape in shapes)), native, plain)
+
+
+ATTENTION_TRIAL = Trial(
+    "attention", "attention", __name__, "ATTENTION_TRIAL", partial(_case, False), "numbers of a key", (32, 64, 128)
+)
+ATTENTION_BY_DISTANCE_TRIAL = Trial(
+    "attention by distance", "attention", __name__, "ATTENTION_BY_DISTANCE_TRIAL", partial(_case, True),
+    "numbers of a key", (32, 64),
+)  # fmt: skip
