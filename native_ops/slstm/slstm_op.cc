@@ -1,13 +1,18 @@
-// The sLSTM as TensorFlow ops: shapes, memory and threads. The kernels are in slstm_cpu.cc; heads run one after the
-// other.
+// The sLSTM as TensorFlow ops: shapes, memory, and the threads or the stream. The kernels are in slstm_cpu.cc and
+// slstm_cuda.cu; heads run one after the other.
 #include "../common/tf_sequences.h"
 #include "slstm.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#include "slstm_cuda.h"
+#endif
 
 namespace rtf {
 namespace {
 
 constexpr int kParts = 4;  // of a state: c, n, m, h; the attribute `parts` of the ops is this number
 
+// Lengths are in host memory.
 REGISTER_OP("RtfSlstm")
     .Attr("reverse: bool")
     .Attr("exp_forget: bool")
@@ -91,6 +96,72 @@ RtfSLstmConstState const_parts(const OpInputList& x, int64_t offset) {
                             x.size() == kParts ? in(x[3], offset) : nullptr};
 }
 
+// The arrays of a pass for one head.
+struct Forward {
+  const float *z, *r;
+  RtfSLstmConstState initial;
+  RtfSLstmState states, last;
+  float* gates;
+};
+
+struct Backward {
+  const float* r;
+  RtfSLstmConstState initial, states, dlast;
+  const float *gates, *dh;
+  float* dz;
+  RtfSLstmState dinitial;
+};
+
+// Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
+struct Cpu {
+  static Status allocate(OpKernelContext* context, const RtfSLstmShape& shape, bool, Tensor* memory) {
+    return allocate_scratch(context, rtf_slstm_scratch_size(&shape), memory);
+  }
+
+  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int exp_forget, const Forward& x,
+                    Tensor* memory) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_slstm_forward_f32(&shape, exp_forget, x.z, x.r, &x.initial, &x.states, x.gates, &x.last, floats(memory),
+                          &threads);
+    return OkStatus();
+  }
+
+  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int exp_forget, const Backward& x,
+                    Tensor* memory) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_slstm_backward_f32(&shape, exp_forget, x.r, &x.initial, &x.states, x.gates, x.dh, &x.dlast, x.dz, &x.dinitial,
+                           floats(memory), &threads);
+    return OkStatus();
+  }
+};
+
+#if RTF_CUDA
+// Runs the GPU kernels on TensorFlow's stream.
+struct Gpu {
+  static RtfNumbers numbers(OpKernelContext* context) { return gpu_numbers(context->input(0)); }
+
+  static Status allocate(OpKernelContext* context, const RtfSLstmShape& shape, bool backward, Tensor* memory) {
+    int64_t bytes;
+    TF_RETURN_IF_ERROR(gpu_status("sLSTM", rtf_slstm_cuda_workspace(&shape, numbers(context), backward, &bytes)));
+    return gpu_workspace(context, bytes, memory);
+  }
+
+  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int exp_forget, const Forward& x,
+                    Tensor* memory) {
+    return gpu_status(
+        "sLSTM", rtf_slstm_forward_cuda(&shape, numbers(context), exp_forget, x.z, x.r, &x.initial, &x.states, x.gates,
+                                        &x.last, gpu_memory(*memory), gpu_stream(context)));
+  }
+
+  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int exp_forget, const Backward& x,
+                    Tensor* memory) {
+    return gpu_status(
+        "sLSTM", rtf_slstm_backward_cuda(&shape, numbers(context), exp_forget, x.r, &x.initial, &x.states, x.gates,
+                                         x.dh, &x.dlast, x.dz, &x.dinitial, gpu_memory(*memory), gpu_stream(context)));
+  }
+};
+#endif
+
 class SLstmBase : public OpKernel {
  public:
   explicit SLstmBase(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -107,6 +178,7 @@ class SLstmBase : public OpKernel {
   bool reverse_, exp_forget_;
 };
 
+template <class Device>
 class SLstmOp : public SLstmBase {
  public:
   using SLstmBase::SLstmBase;
@@ -119,22 +191,22 @@ class SLstmOp : public SLstmBase {
     int64_t heads;
     OP_REQUIRES_OK(context, read_shapes(context, z, initial, reverse_, &heads, &shape));
     const int64_t H = shape.units;
-    Tensor *states[kParts], *gates, *last[kParts], scratch;
+    Tensor *states[kParts], *gates, *last[kParts], memory;
     OP_REQUIRES_OK(context, allocate(context, 0, TensorShape({heads, shape.frames, shape.batch, H}), states));
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, kParts, z.shape(), &gates));
     OP_REQUIRES_OK(context, allocate(context, kParts + 1, initial[0].shape(), last));
-    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_slstm_scratch_size(&shape), &scratch));
-    const RtfThreads threads = tf_threads(context);
+    OP_REQUIRES_OK(context, Device::allocate(context, shape, false, &memory));
     const int64_t of_state = shape.batch * H, of_all = shape.frames * of_state;
     for (int64_t head = 0; head < heads; ++head) {
-      const RtfSLstmConstState first = const_parts(initial, head * of_state);
-      const RtfSLstmState all = parts(states, head * of_all), end = parts(last, head * of_state);
-      rtf_slstm_forward_f32(&shape, exp_forget_, in(z, head * 4 * of_all), in(r, head * 4 * H * H), &first, &all,
-                            out(gates, head * 4 * of_all), &end, out(&scratch, 0), &threads);
+      const Forward pass = {
+          in(z, head * 4 * of_all),     in(r, head * 4 * H * H),      const_parts(initial, head * of_state),
+          parts(states, head * of_all), parts(last, head * of_state), out(gates, head * 4 * of_all)};
+      OP_REQUIRES_OK(context, Device::run(context, shape, exp_forget_, pass, &memory));
     }
   }
 };
 
+template <class Device>
 class SLstmGradOp : public SLstmBase {
  public:
   using SLstmBase::SLstmBase;
@@ -156,26 +228,33 @@ class SLstmGradOp : public SLstmBase {
     for (const Tensor& part : dlast) fits = fits && part.shape() == initial[0].shape();
     OP_REQUIRES(context, fits,
                 InvalidArgument("sLSTM: the gradients do not have the shape of what they are gradients of"));
-    Tensor *dz, *dinitial[kParts], scratch;
+    Tensor *dz, *dinitial[kParts], memory;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, gates.shape(), &dz));
     OP_REQUIRES_OK(context, allocate(context, 1, initial[0].shape(), dinitial));
-    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_slstm_scratch_size(&shape), &scratch));
-    const RtfThreads threads = tf_threads(context);
+    OP_REQUIRES_OK(context, Device::allocate(context, shape, true, &memory));
     const int64_t of_state = shape.batch * H, of_all = shape.frames * of_state;
     for (int64_t head = 0; head < heads; ++head) {
-      const RtfSLstmConstState first = const_parts(initial, head * of_state),
-                               between = const_parts(states, head * of_all);
-      const RtfSLstmConstState end = const_parts(dlast, head * of_state);
-      const RtfSLstmState dfirst = parts(dinitial, head * of_state);
-      rtf_slstm_backward_f32(&shape, exp_forget_, in(r, head * 4 * H * H), &first, &between,
-                             in(gates, head * 4 * of_all), in(dh, head * of_all), &end, out(dz, head * 4 * of_all),
-                             &dfirst, out(&scratch, 0), &threads);
+      const Backward pass = {in(r, head * 4 * H * H),
+                             const_parts(initial, head * of_state),
+                             const_parts(states, head * of_all),
+                             const_parts(dlast, head * of_state),
+                             in(gates, head * 4 * of_all),
+                             in(dh, head * of_all),
+                             out(dz, head * 4 * of_all),
+                             parts(dinitial, head * of_state)};
+      OP_REQUIRES_OK(context, Device::run(context, shape, exp_forget_, pass, &memory));
     }
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfSlstm").Device(DEVICE_CPU), SLstmOp);
-REGISTER_KERNEL_BUILDER(Name("RtfSlstmGrad").Device(DEVICE_CPU), SLstmGradOp);
+#define RTF_REGISTER_SLSTM(DEVICE, KERNELS)                                                         \
+  REGISTER_KERNEL_BUILDER(Name("RtfSlstm").Device(DEVICE).HostMemory("lengths"), SLstmOp<KERNELS>); \
+  REGISTER_KERNEL_BUILDER(Name("RtfSlstmGrad").Device(DEVICE).HostMemory("lengths"), SLstmGradOp<KERNELS>)
+
+RTF_REGISTER_SLSTM(DEVICE_CPU, Cpu);
+#if RTF_CUDA
+RTF_REGISTER_SLSTM(DEVICE_GPU, Gpu);
+#endif
 
 }  // namespace
 }  // namespace rtf

@@ -8,6 +8,7 @@ from returnn_tf.ops.cells.gru import GRU_TRIAL
 from returnn_tf.ops.cells.lstm import LSTM_TRIAL
 from returnn_tf.ops.cells.matrix.chunkwise import MATRIX_SCAN_TRIAL, ONE_DECAY_TRIAL
 from returnn_tf.ops.cells.matrix.delta_rule import DELTA_RULE_TRIAL
+from returnn_tf.ops.cells.slstm import SLSTM_TRIAL
 from returnn_tf.ops.dense.attention_forms import ATTENTION_BY_DISTANCE_TRIAL, ATTENTION_TRIAL
 from returnn_tf.ops.dense.mdlstm import MDLSTM_TRIAL
 from returnn_tf.ops.frames.chunks import CHUNK_TRIAL
@@ -27,5 +28,5 @@ TRIALS: tuple[Trial, ...] = (
     LSTM_TRIAL, GRU_TRIAL, MDLSTM_TRIAL, CTC_TRIAL, SOFT_TRIAL, BEST_TRIAL, ACCEPTOR_TRIAL, ACCEPTOR_PATH_TRIAL,
     TRANSDUCER_TRIAL, CHUNK_TRIAL, SCAN_TRIAL, COMPLEX_SCAN_TRIAL, SELECTIVE_SCAN_TRIAL, NORM_TRIAL,
     ACTIVATE_TRIAL, GATE_TRIAL, MATRIX_SCAN_TRIAL, ONE_DECAY_TRIAL, DELTA_RULE_TRIAL, ATTENTION_TRIAL,
-    ATTENTION_BY_DISTANCE_TRIAL,
+    ATTENTION_BY_DISTANCE_TRIAL, SLSTM_TRIAL,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Cases of the scans with a matrix as state, for their kernels on CPUs and GPUs alike."""
+"""Cases of the scans with a matrix as state and of the sLSTM, for their kernels on CPUs and GPUs alike."""
 
 from __future__ import annotations
 
@@ -16,6 +16,20 @@ _FRAMES = (max(LENGTHS), len(LENGTHS), HEADS)
 MATRIX_CASES = [(16, 32, 16, False, False), (5, 7, 5, True, True), (33, 20, 1, False, True), (20, 33, 1, True, False)]
 #: keys, values, whether there are decays
 DELTA_CASES = [(16, 64, True), (5, 7, False), (33, 83, True)]
+
+SLSTM_FRAMES, SLSTM_LENGTHS = 11, [11, 0, 1, 7, 11, 4]
+#: units of all heads, options of the unit, direction, whether there is one sequence, without lengths
+SLSTM_CASES: list[tuple[int, dict[str, Any], int, bool]] = [
+    (37, {}, 1, False),
+    (40, {"num_heads": 2, "forget_gate": "exp"}, -1, False),
+    (12, {"num_heads": 3}, -1, False),
+    (20, {"num_heads": 2}, 1, True),
+]
+
+
+def gates_far_from_zero() -> NDArray[Any]:
+    """Return values of a forget gate over the whole range of log sigmoid, from where it is x to -exp(-x)."""
+    return np.concatenate([np.linspace(-100, 100, 401), np.linspace(-1, 1, 101)]).astype("float32")
 
 
 def matrix_arrays(keys: int, values: int, decays: int) -> dict[str, NDArray[Any]]:

@@ -10,8 +10,9 @@ import pytest
 from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.util.lazy_tf import tf
+from tests.native.scan_cases import SLSTM_CASES, SLSTM_FRAMES, SLSTM_LENGTHS, gates_far_from_zero
 
-FRAMES, BATCH, IN = 11, 6, 3
+FRAMES, BATCH, IN = SLSTM_FRAMES, len(SLSTM_LENGTHS), 3
 
 
 @pytest.fixture(scope="module", name="ops")
@@ -21,22 +22,13 @@ def find_ops() -> Any:
     return found
 
 
-@pytest.mark.parametrize(
-    "n,opts,direction,few",
-    [
-        (37, {}, 1, False),
-        (40, {"num_heads": 2, "forget_gate": "exp"}, -1, False),
-        (12, {"num_heads": 3}, -1, False),
-        (20, {"num_heads": 2}, 1, True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("n,opts,direction,few", SLSTM_CASES, ids=str)
 def test_forms_agree(ops: Any, n: int, opts: dict[str, Any], direction: int, few: bool) -> None:
     """Results, and gradients by all results: those of a last state reach every gate that determined a stabiliser."""
     del ops
     rng = np.random.RandomState(1)
     batch = 1 if few else BATCH
-    lengths = None if few else tf.constant([FRAMES, 0, 1, 7, FRAMES, 4])
+    lengths = None if few else tf.constant(SLSTM_LENGTHS)
     native, plain = unit_class("slstm")(n, IN, unit_opts=opts), unit_class("slstm")(n, IN, unit_opts=opts)
     assert native.native_kernel(tf.float32) is not None
     plain.native_kernel = lambda dtype: None  # type: ignore[method-assign]
@@ -58,7 +50,7 @@ def test_forms_agree(ops: Any, n: int, opts: dict[str, Any], direction: int, few
 
 def test_gates_far_from_zero(ops: Any) -> None:
     """log sigmoid over its whole range, from where it is x to where it is -exp(-x)."""
-    f = np.concatenate([np.linspace(-100, 100, 401), np.linspace(-1, 1, 101)]).astype("float32")
+    f = gates_far_from_zero()
     z = np.zeros([1, 1, len(f), 4], "float32")
     z[0, 0, :, 1] = f
     z[..., 0] = -1000.0

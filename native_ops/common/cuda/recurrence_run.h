@@ -155,16 +155,23 @@ Result with_numbers(RtfNumbers numbers, Result otherwise, const Function& functi
   return otherwise;
 }
 
-// function(math, device properties) for a valid call; returns its result, or the text of an error.
+// function(device properties) for a valid shape; returns its result, or the text of an error.
 template <class Function>
-const char* checked_call(const RtfSequences& shape, RtfNumbers numbers, const Function& function) {
+const char* with_device(const RtfSequences& shape, const Function& function) {
   const char* wrong = check(shape);
   if (wrong != nullptr || shape.batch == 0) return wrong;
   DeviceFacts facts;
   const cudaError_t error = device_facts(&facts);
-  if (error != cudaSuccess) return cudaGetErrorString(error);
-  const char* unknown = "these numbers are none of RtfNumbers";
-  return with_numbers(numbers, unknown, [&](auto math) { return function(math, facts); });
+  return error == cudaSuccess ? function(facts) : cudaGetErrorString(error);
+}
+
+// function(math, device properties) for a valid call; returns its result, or the text of an error.
+template <class Function>
+const char* checked_call(const RtfSequences& shape, RtfNumbers numbers, const Function& function) {
+  return with_device(shape, [&](const DeviceFacts& facts) {
+    const char* unknown = "these numbers are none of RtfNumbers";
+    return with_numbers(numbers, unknown, [&](auto math) { return function(math, facts); });
+  });
 }
 
 }  // namespace recurrence

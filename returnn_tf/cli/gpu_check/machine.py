@@ -18,7 +18,7 @@ from returnn_tf.native.gpu.card import card_in_use, cpu_as_card
 from returnn_tf.native.gpu.cuda_toolchain import find_cuda_toolchain, release_of, visible_archs
 from returnn_tf.util.lazy_tf import tf
 
-#: The kernels with products on tensor cores need this compute capability: lstm, gru, mdlstm.
+#: The kernels with products on tensor cores need this compute capability: lstm, gru, slstm, mdlstm, attention.
 _TENSOR_CORES = (8, 0)
 #: Megabytes that the largest trial and the trainings need.
 _NEEDED_MB = 6000

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
-from returnn_tf.native.library import has_type, native_op
+from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import weight_gradient
 from returnn_tf.util.custom_gradient import custom_gradient
@@ -23,9 +23,9 @@ _PARTS = 4
 def slstm_ops(dtype: tf.DType) -> Optional[Any]:
     """Return the ops, or None if they cannot be used here (a warning gives the reason) or lack this type.
 
-    :param dtype: float32
+    :param dtype: of the arrays; there are kernels for float32
     """
-    return native_op("slstm", self_test) if has_type("slstm", dtype) else None
+    return native_op("slstm", self_test) if dtype == tf.float32 else None
 
 
 def native_slstm(
@@ -76,7 +76,12 @@ def native_slstm(
     return h, *last
 
 
-@register_op("slstm", kernels=("slstm/slstm_cpu.cc",), bindings=("slstm/slstm_op.cc",))
+@register_op(
+    "slstm",
+    kernels=("slstm/slstm_cpu.cc",),
+    bindings=("slstm/slstm_op.cc",),
+    cuda=("slstm/slstm_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions, for one and two heads.
 

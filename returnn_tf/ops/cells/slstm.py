@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import at_least, option
 from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State
 from returnn_tf.ops.cells.params import CellParam, by_head, input_part, whole
 from returnn_tf.ops.cells.registry import register_cell
-from returnn_tf.ops.cells.time_axis import state_at
+from returnn_tf.ops.cells.time_axis import state_at, zero_padding
 from returnn_tf.ops.frames.stacked import stacked
 from returnn_tf.ops.sequence.linear_recurrence import linear_recurrence
 from returnn_tf.tensor.parts import Parts, equal_parts
@@ -118,7 +120,8 @@ class SLstm(Cell):
 
     def native_kernel(self, dtype: tf.DType) -> Optional[Kernel]:
         """Return the native sLSTM."""
-        return self._run_native if slstm_ops(dtype) is not None else None
+        is_there = slstm_ops(dtype) is not None
+        return self._run_native if is_there and pays(SLSTM_TRIAL, self.n_out // self.opts.num_heads, dtype) else None
 
     def _run_native(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
         """Run the native sLSTM, head by head."""
@@ -337,3 +340,26 @@ def _backward(
     _, dc0, dn0, dh0, dz_array = tf.while_loop(lambda t, *_: t >= 0, step, last, parallel_iterations=1)
     dm0 = excess[0] + c[0] * dc0 + n[0] * dn0
     return stacked(dz_array, [rows, 4 * d])[1:], [dc0, dn0, dm0, dh0]
+
+
+def _case(size: Size) -> Case:
+    n, state = size.width, (size.batch, size.width)
+    inputs = draw((0.5, (size.frames, size.batch, 4 * n)), (0.5 * n**-0.5, (n, 4 * n)), *((0.5, state),) * 4)
+    lengths = ragged(size)
+
+    def smooth(h: tf.Tensor, c: tf.Tensor, n: tf.Tensor, m: tf.Tensor, last: tf.Tensor) -> list[tf.Tensor]:
+        """Return what has no kinks, on which rounding would decide: c and n without the stabiliser."""
+        return [h, c * tf.exp(m), n * tf.exp(m), last]
+
+    def native(ops: Any, z: tf.Tensor, w_re: tf.Tensor, c: tf.Tensor, n: tf.Tensor, *rest: tf.Tensor) -> Any:
+        parts = (x[None] for x in (z, w_re, c, tf.exp(n), *rest))
+        return smooth(*(x[0] for x in native_slstm(ops, *parts, lengths=tf.constant(lengths))))
+
+    def plain(z: tf.Tensor, w_re: tf.Tensor, c: tf.Tensor, n: tf.Tensor, *rest: tf.Tensor) -> Any:
+        states = slstm_loop(z, w_re[None], (c, tf.exp(n), *rest), exp_forget=False)
+        return smooth(zero_padding(states[3][1:], lengths), *(state_at(part, lengths) for part in states))
+
+    return Case(inputs, native, plain)
+
+
+SLSTM_TRIAL = Trial("slstm", "slstm", __name__, "SLSTM_TRIAL", _case, "units of a head", (64, 256))

@@ -7,8 +7,18 @@ from typing import Any
 
 import numpy as np
 
+_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, _TASK, ctypes.c_void_p)
+
+
+@_RUN
+def _run_in_turn(_: Any, n_tasks: int, task: Any, argument: Any) -> None:
+    for index in range(n_tasks):
+        task(argument, index)
+
+
 #: RtfThreads of one thread, the calling one.
-ALONE = (ctypes.c_void_p * 3)(None, None, ctypes.c_void_p(1))
+ALONE = (ctypes.c_void_p * 3)(ctypes.cast(_run_in_turn, ctypes.c_void_p), None, ctypes.c_void_p(1))
 
 
 def on_gpu(library: ctypes.CDLL, name: str, shape: Any, *arrays: Any) -> None:

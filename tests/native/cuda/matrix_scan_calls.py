@@ -7,20 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tests.native.cuda.calls import ALONE
 from tests.native.cuda.memory import HostMemory
 from tests.native.cuda.recurrences import Array, Sequences, sequences
-
-TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
-RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, TASK, ctypes.c_void_p)
-
-
-@RUN
-def _run_in_turn(_, n_tasks, task, argument):  # type: ignore[no-untyped-def]
-    for index in range(n_tasks):
-        task(argument, index)
-
-
-_THREADS = (ctypes.c_void_p * 3)(ctypes.cast(_run_in_turn, ctypes.c_void_p), None, ctypes.c_void_p(1))
 
 
 class Shape(ctypes.Structure):
@@ -87,7 +76,7 @@ class Scans:
     def _call(self, which: str, shape: Shape, arguments: list) -> None:  # type: ignore[type-arg]
         function = getattr(self.library, "rtf_%s_scan_%s%s_f32" % (self.name, which, "_cuda" if self.on_gpu else ""))
         function.restype = ctypes.c_char_p if self.on_gpu else None
-        error = function(ctypes.byref(shape), *arguments, None if self.on_gpu else _THREADS)
+        error = function(ctypes.byref(shape), *arguments, None if self.on_gpu else ALONE)
         if error is not None:
             raise ValueError(error.decode())
 

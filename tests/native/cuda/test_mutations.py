@@ -11,7 +11,8 @@ from tests.native.cuda import activate_calls, norm_calls
 from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import SOURCES, build_emulated
 from tests.native.cuda.matrix_scan_calls import Scans
-from tests.native.cuda.recurrences import Kernels, check
+from tests.native.cuda.recurrences import Kernels, check, ragged
+from tests.native.cuda.slstm_calls import SLstm
 from tests.native.scan_cases import matrix_arrays
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
@@ -124,6 +125,30 @@ def test_found_in_scans(monkeypatch, tmp_path, what, text, by):
         pairs = zip(gpu.run(*arrays), expected)
         found += not all(np.allclose(result, value, rtol=1e-4, atol=1e-3) for result, value in pairs)
     assert found == 0 if what == "nothing" else found > 0
+
+
+#: of the numbers of the sLSTM that go from step to step through memory: what, text, what takes its place
+SLSTM_MUTATIONS = [
+    ("nothing", "", ""),
+    ("n of its own frame", "arrays.states.n[at.at(at.before)]", "arrays.states.n[at.at(at.frame)]"),
+    ("the excess stays where it is", "arrays.dinitial.m[at.state()] = output.excess;", ""),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what, text, by", SLSTM_MUTATIONS, ids=[mutation[0] for mutation in SLSTM_MUTATIONS])
+def test_found_in_slstm(tmp_path, what, text, by):
+    for folder in ("common", "slstm"):
+        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    replace(tmp_path / "slstm" / "slstm_cells.h", text, by)
+    replace(
+        tmp_path / "slstm" / "slstm_cuda.cu", "      case RTF_FLOAT_TF32: return function(FloatTf32(), facts);\n", ""
+    )
+    gpu = SLstm(build_emulated(str(tmp_path / "slstm" / "slstm_cuda.cu")), True)
+    cpu = SLstm(build_emulated("slstm/slstm_cpu.cc", "-O2"), False)
+    results = [side.run((4, 5, 20), ragged(4, 5)) for side in (gpu, cpu)]
+    found = not all(np.allclose(*pair, rtol=1e-4, atol=1e-3) for pair in zip(*results))
+    assert found == (what != "nothing")
 
 
 @pytest.mark.parametrize("text, by, message", [
