@@ -1,4 +1,5 @@
 // The rows are rounded first; see common/panel_product.h for the rest.
+#include "../common/bfloat16.h"
 #include "../common/panel_product.h"
 #include "../common/rows.h"
 #include "bfloat16.h"
@@ -10,14 +11,6 @@ namespace {
 constexpr int64_t kGroup = 2;  // steps of the depth
 
 int64_t groups_of(int64_t depth) { return (depth + kGroup - 1) / kGroup; }
-
-// Half to even; NaN stays NaN.
-uint16_t rounded(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  const uint32_t number = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 0x40;
-  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? nan : number);
-}
 
 }  // namespace
 }  // namespace rtf

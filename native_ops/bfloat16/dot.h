@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../common/bfloat16.h"
 #include "../common/tiles.h"
 
 #if defined(__AVX2__)
@@ -11,12 +12,6 @@
 #endif
 
 namespace rtf {
-
-inline float float_of(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
 
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
 

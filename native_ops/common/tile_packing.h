@@ -5,7 +5,7 @@
 
 namespace rtf {
 
-#if RTF_TILES
+#if RTF_PAIRS
 
 // The first n of kLanes entries, for any n.
 inline Vec load_some(const float* p, int64_t n) {
@@ -13,16 +13,17 @@ inline Vec load_some(const float* p, int64_t n) {
 }
 
 // 16 x 32 numbers: a vector has the pairs along the depth of one of the 16, or one pair of all of them.
+template <int kParts>
 struct Pairs {
-  __m512i parts[kSplit][kTileRows];
+  __m512i parts[kParts][kTileRows];
 
   // load(i, k) returns the numbers k .. k + 15 of the i-th of the 16.
   template <typename Load>
   static Pairs along(const Load& load) {
     Pairs pairs;
     for (int i = 0; i < kTileRows; ++i) {
-      const Split first(load(i, 0)), second(load(i, kLanes));
-      for (int part = 0; part < kSplit; ++part) pairs.parts[part][i] = joined(first.parts[part], second.parts[part]);
+      const Split<kParts> first(load(i, 0)), second(load(i, kLanes));
+      for (int part = 0; part < kParts; ++part) pairs.parts[part][i] = joined(first.parts[part], second.parts[part]);
     }
     return pairs;
   }
@@ -32,8 +33,8 @@ struct Pairs {
   static Pairs across(const Load& load) {
     Pairs pairs;
     for (int i = 0; i < kTileRows; ++i) {
-      const Split first(load(2 * i)), second(load(2 * i + 1));
-      for (int part = 0; part < kSplit; ++part)
+      const Split<kParts> first(load(2 * i)), second(load(2 * i + 1));
+      for (int part = 0; part < kParts; ++part)
         pairs.parts[part][i] =
             _mm512_or_si512(_mm512_maskz_cvtepu16_epi32(kAllLanes, first.parts[part]), widened(second.parts[part]));
     }
@@ -41,12 +42,12 @@ struct Pairs {
   }
 
   Pairs& transpose() {
-    for (int part = 0; part < kSplit; ++part) transpose(parts[part]);
+    for (int part = 0; part < kParts; ++part) transpose(parts[part]);
     return *this;
   }
 
   void store(Bfloat16* to) const {
-    for (int part = 0; part < kSplit; ++part)
+    for (int part = 0; part < kParts; ++part)
       for (int64_t i = 0; i < kTileRows; ++i) _mm512_storeu_si512(to + part * kTile + i * kTileDepth, parts[part][i]);
   }
 
@@ -76,14 +77,21 @@ struct Pairs {
 // numbers, the second one with 16 pairs along the depth for each of 16 columns. Only n of these rows or columns exist.
 
 // From 16 rows or columns that are adjacent in memory: number k is step floats after number k - 1.
-inline Pairs pairs_across(const float* from, int64_t step, int64_t depth, int n) {
-  return Pairs::across([&](int64_t k) { return k < depth ? load_some(from + k * step, n) : Vec{}; });
+template <int kParts>
+inline Pairs<kParts> pairs_across(const float* from, int64_t step, int64_t depth, int n) {
+  return Pairs<kParts>::across([&](int64_t k) { return k < depth ? load_some(from + k * step, n) : Vec{}; });
 }
 
 // From rows or columns that are contiguous: the next one is step floats further.
-inline Pairs pairs_along(const float* from, int64_t step, int64_t depth, int n) {
-  return Pairs::along([&](int i, int64_t k) { return i < n ? load_some(from + i * step + k, depth - k) : Vec{}; });
+template <int kParts>
+inline Pairs<kParts> pairs_along(const float* from, int64_t step, int64_t depth, int n) {
+  return Pairs<kParts>::along(
+      [&](int i, int64_t k) { return i < n ? load_some(from + i * step + k, depth - k) : Vec{}; });
 }
+
+#endif
+
+#if RTF_TILES
 
 // function(k, memory) for the pieces of a depth.
 template <typename Function>
@@ -93,7 +101,7 @@ inline void for_depth(int64_t blocks, Bfloat16* to, const Function& function) {
 
 inline void pack_columns(const float* w, int64_t step, int64_t depth, int n, Bfloat16* to) {
   for_depth(tile_blocks(depth), to,
-            [&](int64_t k, Bfloat16* tile) { pairs_across(w + k * step, step, depth - k, n).store(tile); });
+            [&](int64_t k, Bfloat16* tile) { pairs_across<kSplit>(w + k * step, step, depth - k, n).store(tile); });
 }
 
 // The depth may consist of parts; see tile_blocks.
@@ -104,7 +112,7 @@ inline void pack_columns_transposed(const float* w, int64_t step, int64_t depth,
       const int64_t part = (k0 + k) / padded, u = (k0 + k) % padded;
       return i < n && part < parts ? load_some(w + i * step + part * width + u, width - u) : Vec{};
     };
-    Pairs::along(load).transpose().store(tile);
+    Pairs<kSplit>::along(load).transpose().store(tile);
   });
 }
 

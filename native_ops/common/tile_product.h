@@ -101,13 +101,16 @@ inline __attribute__((always_inline)) void store_sums(const Sums2x2& sums) {
 
 // Adds two blocks of rows times two tiles of columns, each adjacent in memory, to the sums in tiles 0 - 3. A sum can
 // take its next product only after about 50 cycles, in which the other three get theirs. meanwhile() is called kPauses
-// times per block of the depth, so that the vector work in between fits into the CPU's reorder window.
+// times per block of the depth, or once for numbers of one part, so that the vector work in between fits into the CPU's
+// reorder window.
 constexpr int64_t kPauses = 3;
 
-template <typename Meanwhile>
+template <int kParts = kSplit, typename Meanwhile>
 inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x, const Bfloat16* w, int64_t blocks,
                                                         const Meanwhile& meanwhile) {
-  const int64_t next = blocks * kSplitTile;
+  static_assert(kParts == 1 || kParts == kSplit, "numbers are rounded, or split");
+  constexpr int64_t kSize = kParts * kTile;
+  const int64_t next = blocks * kSize;
   const auto load_rows = [&](int part) __attribute__((always_inline)) {
     _tile_loadd(4, x + part, kBytesOfRow);
     _tile_loadd(5, x + next + part, kBytesOfRow);
@@ -122,7 +125,12 @@ inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x, const
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   };
-  for (int64_t k = 0; k < blocks; ++k, x += kSplitTile, w += kSplitTile) {
+  for (int64_t k = 0; k < blocks; ++k, x += kSize, w += kSize) {
+    if constexpr (kParts == 1) {
+      load_rows(kHigh), load_columns(kHigh), add();
+      meanwhile();
+      continue;
+    }
     load_rows(kLow), load_columns(kHigh), add();
     load_rows(kMiddle), add();
     meanwhile();

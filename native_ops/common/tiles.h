@@ -16,9 +16,16 @@
 #include "arena.h"
 #include "vector.h"
 
-#if defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__AVX512BF16__) && defined(__linux__)
-#define RTF_TILES 1
+// Whether vectors are rounded to bfloat16, and multiplied as pairs of such numbers, by one instruction.
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#define RTF_PAIRS 1
 #include <immintrin.h>
+#else
+#define RTF_PAIRS 0
+#endif
+
+#if RTF_PAIRS && defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__linux__)
+#define RTF_TILES 1
 #include <sys/syscall.h>
 #include <unistd.h>
 #else
@@ -61,14 +68,7 @@ struct TileRows {
   void put(int64_t row, int64_t k, Vec x, int n) const;
 };
 
-#if RTF_TILES
-
-// Whether Linux lets this process use the tile unit, for which it has to ask.
-inline bool tiles_work() {
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  return granted;
-}
+#if RTF_PAIRS
 
 // GCC 12 warns about the unmasked forms.
 constexpr __mmask16 kAllLanes = 0xFFFF;
@@ -82,24 +82,36 @@ inline __m512i joined(__m256i low, __m256i high) {
   return _mm512_mask_broadcast_i64x4(_mm512_maskz_broadcast_i64x4(0x0F, low), 0xF0, high);
 }
 
-// x = the sum of the parts. Infinity leaves infinity minus infinity: NaN.
+// x = the sum of the parts; a single one is x rounded half to even. Infinity leaves infinity minus infinity: NaN.
+template <int kParts>
 struct Split {
-  __m256i parts[kSplit];
+  __m256i parts[kParts];
 
   explicit Split(Vec vector) {
     __m512 x = reinterpret_cast<__m512>(vector);
-    for (int part = 0; part < kSplit; ++part) {
+    for (int part = 0; part < kParts; ++part) {
       parts[part] = (__m256i)_mm512_cvtneps_pbh(x);
       x = _mm512_sub_ps(x, _mm512_castsi512_ps(widened(parts[part])));
     }
   }
 };
 
+#endif
+
+#if RTF_TILES
+
+// Whether Linux lets this process use the tile unit, for which it has to ask.
+inline bool tiles_work() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+}
+
 template <bool kWhole>
 inline void TileRows::put(int64_t row, int64_t k, Vec x, int n) const {
   if (!data) return;
   if (!kWhole) x = reinterpret_cast<Vec>(_mm512_maskz_mov_ps((1u << n) - 1, reinterpret_cast<__m512>(x)));
-  const Split split(x);
+  const Split<kSplit> split(x);
   Bfloat16* to = data + row / kTileRows * block_size() + k / kTileDepth * kSplitTile;
   to += row % kTileRows * kTileDepth + k % kTileDepth;
   for (int part = 0; part < kSplit; ++part)

@@ -4,10 +4,13 @@
 // stay in the second one, pass it, and the sums of a block of kRows x kWidth stay in registers.
 #pragma once
 
+#include "../common/bfloat16.h"
 #include "pieces.h"
 
 namespace rtf {
 
+// kRounded: the factors are rounded to bfloat16 while they are packed.
+template <bool kRounded>
 struct ByVectors {
 #if defined(__AVX512F__)
   static constexpr int kRows = 12;  // 24 of 32 registers hold sums
@@ -82,6 +85,8 @@ struct ByVectors {
         for (int64_t k = begin; k < end; ++k) std::fill(to + k * kSize + n, to + (k + 1) * kSize, 0.0f);
       }
     }
+    if (!kRounded) return;
+    for (int64_t i = 0; i < depth * kSize; ++i) to[i] = float_of(static_cast<uint32_t>(rounded(to[i])) << 16);
   }
 
   void multiply_rows(const float* x, const float* w, Range depth, Range few, Range panel, const float* bias) const {

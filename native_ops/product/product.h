@@ -7,14 +7,20 @@
 
 extern "C" {
 
-// [rows, depth] x [depth, columns], each at least 0. A factor with transpose_... != 0 is stored transposed.
+// [rows, depth] x [depth, columns], each at least 0. A factor with transpose_... != 0 is stored transposed. With
+// rounded
+// != 0 both factors are rounded to bfloat16, half to even; sums are float in either case.
 typedef struct RtfProduct {
   int64_t rows, depth, columns;
   int transpose_a, transpose_b;
+  int rounded;
 } RtfProduct;
 
 // Whether there is a tile unit that this process may use.
 int rtf_product_by_tiles(void);
+
+// Whether pairs of bfloat16 numbers are multiplied and added by one instruction, as far as the compiler knows the CPU.
+int rtf_product_by_pairs(void);
 
 // Whether vectors are multiplied and added by one instruction, as far as the compiler knows the CPU.
 int rtf_product_by_fma(void);

@@ -1,6 +1,6 @@
 // Products of large matrices: each thread takes a part of the result and packs what it needs of both factors piece by
 // piece, so that the pieces stay in its own caches. Uses the tile unit (common/tiles.h) if there is one.
-#include "by_tiles.h"
+#include "by_pairs.h"
 #include "by_vectors.h"
 #include "pieces.h"
 #include "product.h"
@@ -8,9 +8,27 @@
 namespace rtf {
 namespace {
 
-// The tile unit pays off if there is enough to fill the tiles.
-bool by_tiles(const RtfProduct& shape) {
-  return tiles_work() && shape.rows >= 2 * kTileRows && shape.columns >= kLanes && shape.depth >= kLanes / 2;
+// Units for pairs pay off if there is enough to fill the tiles.
+bool fills_tiles(const RtfProduct& shape) {
+  return shape.rows >= 2 * kTileRows && shape.columns >= kLanes && shape.depth >= kLanes / 2;
+}
+
+template <typename Form>
+struct With {
+  using Type = Form;
+};
+
+// function(With<form>()) for the form of a product.
+template <typename Function>
+auto with_form(const RtfProduct& shape, const Function& function) {
+#if RTF_TILES
+  if (fills_tiles(shape) && tiles_work())
+    return shape.rounded ? function(With<ByPairs<TileProduct<1>>>()) : function(With<ByPairs<TileProduct<kSplit>>>());
+#endif
+#if RTF_PAIRS
+  if (fills_tiles(shape) && shape.rounded) return function(With<ByPairs<PairProduct>>());
+#endif
+  return shape.rounded ? function(With<ByVectors<true>>()) : function(With<ByVectors<false>>());
 }
 
 int64_t pieces_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -86,6 +104,8 @@ extern "C" {
 
 int rtf_product_by_tiles(void) { return rtf::tiles_work(); }
 
+int rtf_product_by_pairs(void) { return RTF_PAIRS; }
+
 int rtf_product_by_fma(void) {
 #if defined(__AVX2__) && defined(__FMA__)
   return 1;
@@ -96,7 +116,7 @@ int rtf_product_by_fma(void) {
 
 int64_t rtf_product_scratch_size(const RtfProduct* shape, int n_threads) {
   using namespace rtf;
-  return by_tiles(*shape) ? scratch_size<ByTiles>(*shape, n_threads) : scratch_size<ByVectors>(*shape, n_threads);
+  return with_form(*shape, [&](auto form) { return scratch_size<typename decltype(form)::Type>(*shape, n_threads); });
 }
 
 void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, const float* bias, float* y,
@@ -104,9 +124,7 @@ void rtf_product_f32(const RtfProduct* shape, const float* a, const float* b, co
   using namespace rtf;
   const Factor left(a, shape->rows, shape->depth, shape->transpose_a);
   const Factor right(b, shape->depth, shape->columns, shape->transpose_b);
-  if (by_tiles(*shape))
-    run<ByTiles>(*shape, left, right, bias, y, scratch, *threads);
-  else
-    run<ByVectors>(*shape, left, right, bias, y, scratch, *threads);
+  with_form(*shape,
+            [&](auto form) { run<typename decltype(form)::Type>(*shape, left, right, bias, y, scratch, *threads); });
 }
 }

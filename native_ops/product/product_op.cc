@@ -9,6 +9,7 @@ REGISTER_OP("RtfProduct")
     .Attr("transpose_a: bool")
     .Attr("transpose_b: bool")
     .Attr("has_bias: bool")
+    .Attr("rounded: bool = false")
     .Input("a: float")     // [rows, depth]
     .Input("b: float")     // [depth, columns]
     .Input("bias: float")  // [columns], or [0] without a bias
@@ -33,7 +34,8 @@ REGISTER_OP("RtfProduct")
 class ProductOp : public OpKernel {
  public:
   explicit ProductOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    read_attrs(construction, "transpose_a", &transpose_a_, "transpose_b", &transpose_b_, "has_bias", &has_bias_);
+    read_attrs(construction, "transpose_a", &transpose_a_, "transpose_b", &transpose_b_, "has_bias", &has_bias_,
+               "rounded", &rounded_);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -41,8 +43,12 @@ class ProductOp : public OpKernel {
     OP_REQUIRES(context, a.dims() == 2 && b.dims() == 2,
                 InvalidArgument("product: both factors have to be matrices, but are ", a.shape().DebugString(), " and ",
                                 b.shape().DebugString()));
-    const RtfProduct shape{a.dim_size(transpose_a_ ? 1 : 0), a.dim_size(transpose_a_ ? 0 : 1),
-                           b.dim_size(transpose_b_ ? 0 : 1), transpose_a_, transpose_b_};
+    const RtfProduct shape{a.dim_size(transpose_a_ ? 1 : 0),
+                           a.dim_size(transpose_a_ ? 0 : 1),
+                           b.dim_size(transpose_b_ ? 0 : 1),
+                           transpose_a_,
+                           transpose_b_,
+                           rounded_};
     OP_REQUIRES(
         context, b.dim_size(transpose_b_ ? 1 : 0) == shape.depth,
         InvalidArgument("product: the factors do not fit: ", a.shape().DebugString(), transpose_a_ ? " transposed" : "",
@@ -60,7 +66,7 @@ class ProductOp : public OpKernel {
   }
 
  private:
-  bool transpose_a_, transpose_b_, has_bias_;
+  bool transpose_a_, transpose_b_, has_bias_, rounded_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("RtfProduct").Device(DEVICE_CPU), ProductOp);

@@ -2,6 +2,7 @@
 // double.
 #include <cmath>
 
+#include "common/bfloat16.h"
 #include "driver.h"
 #include "product/product.h"
 
@@ -11,6 +12,10 @@ Array product(const RtfProduct& shape, const Array& a, const Array& b, const Arr
   Array y(shape.rows * shape.columns, NAN), scratch(rtf_product_scratch_size(&shape, threads.n_threads), NAN);
   rtf_product_f32(&shape, a.data(), b.data(), bias ? bias->data() : nullptr, y.data(), scratch.data(), &threads);
   return y;
+}
+
+double operand(float x, bool rounded) {
+  return rounded ? rtf::float_of(static_cast<uint32_t>(rtf::rounded(x)) << 16) : x;
 }
 
 bool check(const RtfProduct& shape) {
@@ -24,31 +29,33 @@ bool check(const RtfProduct& shape) {
     for (int64_t column = 0; column < shape.columns; ++column) {
       double sum = some_bias ? bias[column] : 0, most = std::fabs(sum);
       for (int64_t k = 0; k < shape.depth; ++k) {
-        const double term = double(a[shape.transpose_a ? k * shape.rows + row : row * shape.depth + k]) *
-                            b[shape.transpose_b ? column * shape.depth + k : k * shape.columns + column];
+        const float left = a[shape.transpose_a ? k * shape.rows + row : row * shape.depth + k];
+        const float right = b[shape.transpose_b ? column * shape.depth + k : k * shape.columns + column];
+        const double term = operand(left, shape.rounded) * operand(right, shape.rounded);
         sum += term;
         most += std::fabs(term);
       }
       good &= std::fabs(y[row * shape.columns + column] - sum) <= most * std::ldexp(1.0, -20);
     }
   if (!good)
-    std::printf("wrong: %ld x %ld x %ld, transposed %d %d\n", long(shape.rows), long(shape.depth), long(shape.columns),
-                shape.transpose_a, shape.transpose_b);
+    std::printf("wrong: %ld x %ld x %ld, transposed %d %d, rounded %d\n", long(shape.rows), long(shape.depth),
+                long(shape.columns), shape.transpose_a, shape.transpose_b, shape.rounded);
   return good;
 }
 
 }  // namespace
 
 int main() {
-  for (int transposed = 0; transposed < 4; ++transposed) {
+  for (int kind = 0; kind < 8; ++kind) {
+    const int left = kind & 1, right = kind >> 1 & 1, rounded = kind >> 2;
     for (int64_t rows : {1, 31, 32, 70})
       for (int64_t depth : {1, 16, 33, 100})
         for (int64_t columns : {1, 16, 32, 45, 130})
-          if (!check(RtfProduct{rows, depth, columns, transposed & 1, transposed >> 1})) return 1;
-    const int64_t others[][3] = {{0, 5, 40},    {40, 0, 40},   {40, 5, 0},    {50, 333, 35},
-                                 {34, 40, 650}, {70, 321, 70}, {257, 20, 70}, {130, 9, 1100}};
+          if (!check(RtfProduct{rows, depth, columns, left, right, rounded})) return 1;
+    const int64_t others[][3] = {{0, 5, 40},    {40, 0, 40},   {40, 5, 0},     {50, 333, 35}, {34, 40, 650},
+                                 {70, 321, 70}, {257, 20, 70}, {130, 9, 1100}, {35, 1050, 40}};
     for (const auto& [rows, depth, columns] : others)
-      if (!check(RtfProduct{rows, depth, columns, transposed & 1, transposed >> 1})) return 1;
+      if (!check(RtfProduct{rows, depth, columns, left, right, rounded})) return 1;
   }
   std::puts("good");
   return 0;

@@ -12,16 +12,7 @@ from returnn_tf.ops.bfloat16 import Bfloat16Matrix
 from returnn_tf.ops.rounded import as_floats
 from returnn_tf.util.lazy_tf import tf
 from tests.native.drivers import check_driver
-from tests.native.tiles import EMULATED_TILES, WITH_VECTORS_OF_TILES
-
-# what this machine has, AVX512-BF16, the tile unit (Intel AMX) emulated, AVX2, and plain loops
-TARGETS = {
-    "native": ("-march=native",),
-    "avx512bf16": WITH_VECTORS_OF_TILES,
-    "tiles": (*WITH_VECTORS_OF_TILES, *EMULATED_TILES),
-    "avx2": ("-march=x86-64-v3",),
-    "baseline": (),
-}
+from tests.native.tiles import BFLOAT16_TARGETS
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +76,7 @@ def test_wrong_shapes(ops, x, w, columns, text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", BFLOAT16_TARGETS)
 def test_instruction_sets(target, tmp_path):
     """Each form is as good as sums in float allow, for any number of threads."""
-    check_driver("bfloat16", TARGETS[target], ("-O2", "-pthread"), tmp_path)
+    check_driver("bfloat16", BFLOAT16_TARGETS[target], ("-O2", "-pthread"), tmp_path)

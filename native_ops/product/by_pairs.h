@@ -1,19 +1,20 @@
-// Products on the tile unit (common/tiles.h): the rows of a piece are packed while it multiplies those of the previous
-// one.
+// Products of bfloat16 numbers, or of floats that are split into them (common/tiles.h), by a unit for pairs along the
+// depth: the rows of a piece are packed while it multiplies those of the previous one.
 #pragma once
 
-#include "../common/tile_packing.h"
-#include "../common/tile_product.h"
-#include "by_vectors.h"
+#include "pieces.h"
+#include "units.h"
 
 namespace rtf {
 
-#if RTF_TILES
+#if RTF_PAIRS
 
-struct ByTiles {
-  static constexpr int64_t kRowsOfPiece = 2 * kTileRows, kDepthOfPiece = 320;
-  static constexpr int64_t kColumnsOfPiece = 640;  // 1.2 MB of packed b
+template <typename Unit>
+struct ByPairs {
+  static constexpr int64_t kRowsOfPiece = 2 * kTileRows, kDepthOfPiece = Unit::kDepthOfPiece;
+  static constexpr int64_t kColumnsOfPiece = 640;
   static constexpr int64_t kStepOfRows = kRowsOfPiece, kStepOfColumns = 2 * kLanes;
+  static constexpr int64_t kSize = Unit::kParts * kTile;  // of a packed tile
   static_assert(kDepthOfPiece % kTileDepth == 0 && kColumnsOfPiece % kStepOfColumns == 0, "pieces are whole tiles");
 
   // Maximum sizes of the pieces of a product, in whole tiles.
@@ -24,20 +25,20 @@ struct ByTiles {
     return std::min(kColumnsOfPiece, round_up(shape.columns, kStepOfColumns));
   }
 
-  static int64_t rows_size(const RtfProduct& shape) { return kRowsOfPiece * depth_of_piece(shape) * kSplit; }
+  static int64_t rows_size(const RtfProduct& shape) { return kRowsOfPiece * depth_of_piece(shape) * Unit::kParts; }
 
   // The packed pieces of both factors; of the rows, the current one and the next one.
   struct Memory {
     Bfloat16 *columns, *rows;
 
     Memory(Arena& arena, const RtfProduct& shape)
-        : columns(take(arena, columns_of_piece(shape) * depth_of_piece(shape) * kSplit)),
+        : columns(take(arena, columns_of_piece(shape) * depth_of_piece(shape) * Unit::kParts)),
           rows(take(arena, 2 * rows_size(shape))) {}
 
     static Bfloat16* take(Arena& arena, int64_t n) { return reinterpret_cast<Bfloat16*>(arena.take((n + 1) / 2)); }
   };
 
-  ByTiles(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, const Memory& memory)
+  ByPairs(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, const Memory& memory)
       : shape(shape), a(a), b(b), y(y), packed(memory.columns), rows(memory.rows) {}
 
   // An even number of tiles, ordered as rows in memory.
@@ -45,24 +46,24 @@ struct ByTiles {
     const int64_t blocks = tile_blocks(depth.size());
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t k = depth.begin + block * kTileDepth;
-      Bfloat16* to = packed + block * kSplitTile;
+      Bfloat16* to = packed + block * kSize;
       for (int64_t at = columns.begin; at < columns.begin + round_up(columns.size(), 2 * kLanes); at += kLanes) {
         const int n = count_of(columns.end - at);
         const float* from = n > 0 ? b.at(k, at) : b.data;
         if (b.transposed())
-          pairs_along(from, b.column_step, depth.end - k, n).transpose().store(to);
+          pairs_along<Unit::kParts>(from, b.column_step, depth.end - k, n).transpose().store(to);
         else
-          pairs_across(from, b.row_step, depth.end - k, n).store(to);
-        to += blocks * kSplitTile;
+          pairs_across<Unit::kParts>(from, b.row_step, depth.end - k, n).store(to);
+        to += blocks * kSize;
       }
     }
   }
 
   static int count_of(int64_t rest) { return static_cast<int>(std::max<int64_t>(0, std::min(kTileRows, rest))); }
 
-  // Packs the rows of a piece, tile by tile, while the tile unit multiplies those of the previous piece.
+  // Packs the rows of a piece, tile by tile, while the unit multiplies those of the previous piece.
   struct NextRows {
-    const ByTiles& form;
+    const ByPairs& form;
     Range depth, piece;
     Bfloat16* to;
     int64_t at = 0;
@@ -79,18 +80,18 @@ struct ByTiles {
       const int n = count_of(piece.end - row);
       const Factor& a = form.a;
       const float* from = n > 0 ? a.at(row, k) : a.data;
-      Bfloat16* tile = to + at++ * kSplitTile;
+      Bfloat16* tile = to + at++ * kSize;
       if (a.transposed())
-        pairs_across(from, a.column_step, depth.end - k, n).transpose().store(tile);
+        pairs_across<Unit::kParts>(from, a.column_step, depth.end - k, n).transpose().store(tile);
       else
-        pairs_along(from, a.row_step, depth.end - k, n).store(tile);
+        pairs_along<Unit::kParts>(from, a.row_step, depth.end - k, n).store(tile);
     }
   };
 
   void multiply(Range depth, Range columns, Range some, const float* bias) const {
-    const TileUnit unit;
+    const typename Unit::Ready ready;
     const int64_t blocks = tile_blocks(depth.size()), pairs = (columns.size() + 2 * kLanes - 1) / (2 * kLanes);
-    const int64_t pauses = kPauses * blocks * pairs;
+    const int64_t pauses = (Unit::kPauses + Unit::kRounds * blocks) * pairs;
     int side = 0;
     const auto rows_from = [&](int64_t begin) {
       return NextRows{*this, depth, {begin, std::min(some.end, begin + kRowsOfPiece)}, rows + side * rows_size(shape)};
@@ -104,46 +105,33 @@ struct ByTiles {
       const auto meanwhile = [&]() __attribute__((always_inline)) {
         for (due += next.tiles(); due >= pauses; due -= pauses) next.pack_one();
       };
-      TileUnit::finish_writing(x);
+      Unit::finish_writing(x);
       const Bfloat16* w = packed;
       for_pieces(columns, 2 * kLanes, [&](Range pair) {
-        const bool whole = piece.size() == kRowsOfPiece && pair.size() == 2 * kLanes;
-        const auto add = [&]() __attribute__((always_inline)) { multiply_2x2(x, w, blocks, meanwhile); };
-        if (whole)
-          add_whole(depth, pair, piece, bias, add);
+        if (piece.size() == kRowsOfPiece && pair.size() == 2 * kLanes)
+          add_whole(x, w, depth, pair, piece, bias, meanwhile);
         else
-          add_to_edge(depth, pair, piece, bias, add);
-        w += 2 * blocks * kSplitTile;
+          add_to_edge(x, w, depth, pair, piece, bias, meanwhile);
+        w += 2 * blocks * kSize;
       });
       next.pack_all();
     });
   }
 
-  static Sums2x2 sums_at(float* at, int64_t step) {
-    return {at, at + kLanes, at + kTileRows * step, at + kTileRows * step + kLanes,
-            step * static_cast<int64_t>(sizeof(float))};
-  }
-
   // The sums are those in y.
-  template <typename Add>
-  void add_whole(Range depth, Range pair, Range piece, const float* bias, const Add& add) const {
-    const Sums2x2 sums = sums_at(y + piece.begin * shape.columns + pair.begin, shape.columns);
-    if (depth.begin > 0) {
-      load_sums(sums);
-    } else if (bias) {  // the same for each row
-      float* start = const_cast<float*>(bias + pair.begin);
-      load_sums({start, start + kLanes, start, start + kLanes, 0});
-    } else {
-      zero_sums();
-    }
-    add();
-    store_sums(sums);
+  template <typename Meanwhile>
+  void add_whole(const Bfloat16* x, const Bfloat16* w, Range depth, Range pair, Range piece, const float* bias,
+                 const Meanwhile& meanwhile) const {
+    const SumRows sums{y + piece.begin * shape.columns + pair.begin, shape.columns};
+    const SumRows first{bias ? const_cast<float*>(bias + pair.begin) : nullptr, 0};
+    Unit::add(x, w, tile_blocks(depth.size()), depth.begin > 0 ? sums : first, sums, meanwhile);
   }
 
   // Some of the tiles are beyond y.
-  template <typename Add>
-  void add_to_edge(Range depth, Range pair, Range piece, const float* bias, const Add& add) const {
-    alignas(64) float edge[4 * kSums] = {};
+  template <typename Meanwhile>
+  void add_to_edge(const Bfloat16* x, const Bfloat16* w, Range depth, Range pair, Range piece, const float* bias,
+                   const Meanwhile& meanwhile) const {
+    alignas(64) float edge[2 * kTileRows * 2 * kLanes] = {};
     const auto for_rows = [&](const auto& function) {
       for (int64_t row = piece.begin; row < piece.end; ++row)
         function(y + row * shape.columns + pair.begin, edge + (row - piece.begin) * 2 * kLanes);
@@ -154,11 +142,9 @@ struct ByTiles {
       else
         start_sums(bias, pair, in_edge);
     });
-    const Sums2x2 sums = sums_at(edge, 2 * kLanes);
-    TileUnit::finish_writing(edge);
-    load_sums(sums);
-    add();
-    store_sums(sums);
+    Unit::finish_writing(edge);
+    const SumRows sums{edge, 2 * kLanes};
+    Unit::add(x, w, tile_blocks(depth.size()), sums, sums, meanwhile);
     for_rows([&](float* in_y, const float* in_edge) { std::copy(in_edge, in_edge + pair.size(), in_y); });
   }
 
@@ -167,10 +153,6 @@ struct ByTiles {
   float* y;
   Bfloat16 *packed, *rows;
 };
-
-#else
-
-using ByTiles = ByVectors;
 
 #endif
 
