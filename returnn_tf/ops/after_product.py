@@ -20,8 +20,7 @@ from returnn_tf.native.fused.batch_norm import followed_by
 from returnn_tf.native.int8 import int8_ops, native_int8_product
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw
-from returnn_tf.ops.activations import get_activation, may_reduce
-from returnn_tf.ops.mixed_precision import full
+from returnn_tf.ops.activations import get_activation
 from returnn_tf.util.lazy_tf import tf
 
 #: Below it, a network is so small that compiling the op takes longer than it ever saves.
@@ -65,17 +64,12 @@ def _native_gate(ops: Any, x: Any, axis: int, activation: Any, gate_activation: 
 
 
 @form(_native_gate, where=_gate_ops)
-def gated(
-    x: Any, axis: int, activation: Any, gate_activation: Any, *, train: bool, product_dtype: Optional[str]
-) -> Any:
+def gated(x: Any, axis: int, activation: Any, gate_activation: Any, *, train: bool) -> Any:
     """Compute ``activation(a) * gate_activation(b)`` of the halves of an axis.
 
     :param train: else the graph may be exported, and needs no library for this
-    :param product_dtype: see `Semantics`
     """
     a, b = tf.split(x, 2, axis=axis)
-    if not (may_reduce(activation) and may_reduce(gate_activation)):
-        a, b = full(a, product_dtype), full(b, product_dtype)
     return get_activation(activation)(a) * get_activation(gate_activation)(b)
 
 

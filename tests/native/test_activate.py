@@ -64,8 +64,7 @@ def test_only_where_it_pays(ops, monkeypatch):
     monkeypatch.setattr(after_product, "pays", lambda trial, width, dtype: asked.append((trial.name, width)))
     arrays = [np.ones(shape, "float32") for shape in ((3, 5, 130), (130,), (3, 5, 130))]
     _, types = run(block("relu", None, [1, 1, 130]), *arrays)
-    options = {"train": True, "product_dtype": None}
-    _, of_gate = run(lambda x: after_product.gated(x, 2, None, "sigmoid", **options), arrays[0])
+    _, of_gate = run(lambda x: after_product.gated(x, 2, None, "sigmoid", train=True), arrays[0])
     assert types == of_gate == []
     assert set(asked) == {("activation and dropout", 130), ("gated units", 130)}
 

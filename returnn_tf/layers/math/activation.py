@@ -20,13 +20,11 @@ from returnn_tf.ops.activations import (
     is_named,
     is_of_complex,
     is_over_features,
-    may_reduce,
     needed_type,
     needs_sign,
 )
 from returnn_tf.ops.after_product import bias_and_activation, gated
 from returnn_tf.ops.frames.shape import move_axis
-from returnn_tf.ops.mixed_precision import full
 from returnn_tf.tensor import Data
 
 
@@ -45,7 +43,6 @@ class ActivationLayer(ConcatInputLayer):
 
     keeps_features = True
     joins_features = True
-    reduces_precision = True
     activation: Activation = option(help="name of the function, e.g. 'relu', or a function")
     opts: Optional[dict[str, Any]] = option(None, help="keyword arguments of the function")
 
@@ -67,8 +64,7 @@ class ActivationLayer(ConcatInputLayer):
         axis = self.input.feature_axis
         if is_over_features(self.activation) and axis is not None:
             x = move_axis(x, self.input.rank, axis, self.input.rank - 1)
-        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(full(x, ctx.product_dtype), self.activation))
-        x = x if may_reduce(self.activation) else full(x, ctx.product_dtype)
+        ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(x, self.activation))
         if ctx.train and not self.opts:
             return bias_and_activation(x, None, self.activation)
         return get_activation(self.activation, self.opts)(x)
@@ -103,7 +99,6 @@ class GatingLayer(ConcatInputLayer):
         network = {"output": {"class": "gating", "activation": "tanh", "from": "data"}}
     """
 
-    reduces_precision = True
     takes_ints = False
     activation: Activation = option(help="name of f, or None")
     gate_activation: Activation = option("sigmoid", help="name of g")
@@ -129,7 +124,7 @@ class GatingLayer(ConcatInputLayer):
         x, axis = self.emit_input(ctx), self.input.feature_axis
         assert axis is not None
         functions = self.activation, self.gate_activation
-        return gated(x, axis, *functions, train=ctx.train, product_dtype=ctx.product_dtype)
+        return gated(x, axis, *functions, train=ctx.train)
 
     def works_by_frame(self) -> bool:
         """Return whether the functions are known ones."""
