@@ -120,7 +120,7 @@ class Layer(Sealable):
     has_sink: ClassVar[bool] = False
     #: Whether the layer has a loss on the gradient at its output, see `returnn_tf.graph.after_step.meta_loss`.
     has_meta_loss: ClassVar[bool] = False
-    #: Whether the layer computes in the type of the setting mixed_precision, if there is one: a product or activation.
+    #: Whether the layer gets values and parameters in the type of the setting mixed_precision, if there is one.
     reduces_precision: ClassVar[bool] = False
     #: Whether the layer is a batch normalisation itself, so that the option ``batch_norm`` adds none.
     normalizes_batch: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Products of large matrices on the CPU's tile unit or by its vectors, with gradients."""
+"""Products of large matrices on the CPU's tile unit or by its vectors, with gradients: of floats, or rounded ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.dispatch import form
+from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import c_library, native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.toolchain import cpu_features
@@ -33,38 +34,47 @@ class _Form(NamedTuple):
 
 _TILES = _Form(100_000, "rtf_product_by_tiles", "the compiler or Linux does not support the tile unit")
 _VECTORS = _Form(2**16, "rtf_product_by_fma", "the compiler does not support AVX2")
+_PAIRS = _Form(2**16, "rtf_product_by_pairs", "the compiler does not support AVX512_BF16")
 
 
 @cache
-def _form() -> Optional[_Form]:
+def _form(product_dtype: Optional[str] = None) -> Optional[_Form]:
     """Return the form of the products for this CPU, or None if TensorFlow's are as fast.
 
-    With AVX-512, TensorFlow takes kernels that reach the peak; those for AVX2 take up to twice as long for gradients.
+    With AVX-512, TensorFlow takes kernels for float32 that reach the peak; those for AVX2 take up to twice as long for
+    gradients. Those for bfloat16 reach it, too, but need copies of their operands and results in that type.
+
+    :param product_dtype: see `Semantics`
     """
     found = set(cpu_features().split())
+    if product_dtype not in (None, "bfloat16"):
+        return None
     if {"amx_bf16", "amx_tile"} <= found:
         return _TILES
+    if product_dtype is not None:
+        return _PAIRS if "avx512_bf16" in found else None
     return _VECTORS if {"avx2", "fma"} <= found and "avx512f" not in found else None
 
 
-def product_ops(dtype: tf.DType) -> Optional[Any]:
+def product_ops(dtype: tf.DType, product_dtype: Optional[str] = None) -> Optional[Any]:
     """Return the ops, or None if they cannot be used here (a warning gives the reason) or TensorFlow's are as fast.
 
-    :param dtype: float32
+    :param dtype: of the operands: float32
+    :param product_dtype: see `Semantics`
     """
-    form = _form()
+    form = _form(product_dtype)
     if dtype != tf.float32 or form is None:
         return None
     ops = native_op("product", self_test)
     return ops if ops is not None and _library_has(form) else None
 
 
-def _is_large(dims: Sequence[Optional[int]]) -> bool:
+def _is_large(dims: Sequence[Optional[int]], product_dtype: Optional[str]) -> bool:
     """Return whether the matrix is of a size that was measured to be faster than TensorFlow's.
 
     :param dims: of the product, in any order; the matrix has static dims, the number of frames is not static
     """
-    known, form = sorted(dim for dim in dims if dim is not None)[:2], _form()
+    known, form = sorted(dim for dim in dims if dim is not None)[:2], _form(product_dtype)
     return form is not None and len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= form.least_size
 
 
@@ -86,25 +96,29 @@ def _library_has(form: _Form) -> bool:
     return bool(getattr(c_library("product"), form.function)())
 
 
-def ops_for_frames(x: tf.Tensor, weights: tf.Tensor) -> Optional[Any]:
+def ops_for_frames(x: tf.Tensor, weights: tf.Tensor, product_dtype: Optional[str] = None) -> Optional[Any]:
     """Return the ops if they are faster for a product over the last axis.
 
     :param x: [..., frames, in]; of a lower rank it has too few rows
     :param weights: [in, out] or [out, in]
+    :param product_dtype: see `Semantics`
     """
-    is_large = x.shape.rank is not None and x.shape.rank >= 3 and _is_large([None, *weights.shape])
-    return product_ops(x.dtype) if is_large else None
+    is_large = x.shape.rank is not None and x.shape.rank >= 3 and _is_large([None, *weights.shape], product_dtype)
+    return product_ops(x.dtype, product_dtype) if is_large else None
 
 
-def product_of_frames(ops: Any, x: tf.Tensor, weights: tf.Tensor, *, transposed: bool) -> tf.Tensor:
+def product_of_frames(
+    ops: Any, x: tf.Tensor, weights: tf.Tensor, *, transposed: bool, rounded: bool = False
+) -> tf.Tensor:
     """Compute ``x W`` over the last axis.
 
     :param ops: what `ops_for_frames` returned
     :param x: [..., frames, in]
     :param weights: [in, out], or [out, in] if ``transposed``
+    :param rounded: see `native_matmul`
     """
     rows = tf.reshape(x, [-1, x.shape[-1] or tf.shape(x)[-1]])
-    y = native_matmul(ops, rows, weights, None, transpose_a=False, transpose_b=transposed)
+    y = native_matmul(ops, rows, weights, None, transpose_a=False, transpose_b=transposed, rounded=rounded)
     depth, width = reversed(weights.shape) if transposed else weights.shape
     return with_frames_of(x, y, depth, width)
 
@@ -127,11 +141,21 @@ def with_frames_of(x: tf.Tensor, rows: tf.Tensor, depth: int, width: int) -> tf.
     return y
 
 
-def _large_ops(
-    a: tf.Tensor, b: tf.Tensor, *_: Any, transpose_a: bool = False, transpose_b: bool = False
+def large_ops(
+    a: tf.Tensor,
+    b: tf.Tensor,
+    *_: Any,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    product_dtype: Optional[str] = None,
 ) -> Optional[Any]:
+    """Return the ops if they are faster for a product of two matrices, see `matmul`.
+
+    :param product_dtype: see `Semantics`
+    """
     depth, rows = a.shape if transpose_a else reversed(a.shape)
-    return product_ops(a.dtype) if _is_large([rows, depth, b.shape[0 if transpose_b else 1]]) else None
+    is_large = _is_large([rows, depth, b.shape[0 if transpose_b else 1]], product_dtype)
+    return product_ops(a.dtype, product_dtype) if is_large else None
 
 
 def native_matmul(
@@ -142,16 +166,20 @@ def native_matmul(
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
+    rounded: bool = False,
 ) -> tf.Tensor:
     """Compute `matmul` by the native op, as precisely as in float32, bit-identical for any number of threads.
 
     :param ops: what `product_ops` returned
+    :param rounded: round the factors of this product, and of those in its gradient, to bfloat16; sums are float32
     """
-    multiply, has_bias = partial(native_matmul, ops, bias=None), bias is not None
+    multiply, has_bias = partial(native_matmul, ops, bias=None, rounded=rounded), bias is not None
 
     @custom_gradient
     def run(a: tf.Tensor, b: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        y = ops.rtf_product(a=a, b=b, bias=bias, transpose_a=transpose_a, transpose_b=transpose_b, has_bias=has_bias)
+        y = ops.rtf_product(
+            a=a, b=b, bias=bias, transpose_a=transpose_a, transpose_b=transpose_b, has_bias=has_bias, rounded=rounded
+        )
 
         def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
             if transpose_a:
@@ -169,7 +197,7 @@ def native_matmul(
     return run(a, b, bias if has_bias else tf.zeros([0], a.dtype))
 
 
-@form(native_matmul, where=_large_ops)
+@form(native_matmul, where=large_ops)
 def matmul(
     a: tf.Tensor,
     b: tf.Tensor,
@@ -205,11 +233,18 @@ def self_test(ops: Any) -> None:
     rng = np.random.RandomState(1)
     a, b, bias = (rng.normal(0, 1, shape) for shape in ((70, 90), (90, 50), (50,)))
     for transpose_a, transpose_b in ((False, False), (False, True), (True, False), (True, True)):
+        order = {"transpose_a": transpose_a, "transpose_b": transpose_b}
 
         def op(a: tf.Tensor, b: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor]:
-            return (native_matmul(ops, a, b, bias, transpose_a=transpose_a, transpose_b=transpose_b),)  # noqa: B023
+            return (native_matmul(ops, a, b, bias, **order),)  # noqa: B023
 
         def formula(a: NDArray[Any], b: NDArray[Any], bias: NDArray[Any]) -> tuple[NDArray[Any]]:
             return ((a.T if transpose_a else a) @ (b.T if transpose_b else b) + bias,)  # noqa: B023
 
-        compare("product", op, formula, [a.T if transpose_a else a, b.T if transpose_b else b, bias])
+        arrays = [a.T if transpose_a else a, b.T if transpose_b else b, bias]
+        compare("product", op, formula, arrays)
+        low = (tf.cast(tf.cast(tf.constant(x), tf.bfloat16), tf.float64).numpy() for x in arrays[:2])
+        (expected,) = formula(*low, bias)
+        y = native_matmul(ops, *(tf.constant(x, tf.float32) for x in arrays), **order, rounded=True)
+        if np.abs(y.numpy() - expected).max() > 1e-4:
+            raise NativeOpError("the product of rounded factors that was compiled is wrong")

@@ -235,7 +235,7 @@ def _gate_case(size: Size) -> Case:
     inputs = draw((1.0, (size.frames, size.batch, 2 * (size.width // 2))))
 
     def plain(x: Any) -> list[Any]:
-        return [plain_form(gated)(x, 2, None, "sigmoid", train=True, product_dtype=None)]
+        return [plain_form(gated)(x, 2, None, "sigmoid", train=True)]
 
     return Case(inputs, lambda ops, x: [native_gate(ops, x, "identity", "sigmoid")], plain)
 

@@ -8,11 +8,13 @@ that they are known before the rest of the network is differentiated: three prod
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, Callable, Optional
 
 from returnn_tf.native.dispatch import form
-from returnn_tf.native.product import matmul
+from returnn_tf.native.product import large_ops
 from returnn_tf.native.softmax import native_softmax_ce, softmax_ops
+from returnn_tf.ops.mixed_precision import matmul, reduced
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
 
@@ -46,6 +48,7 @@ def many_labels_cross_entropy(
     transposed: bool = False,
     with_gradient: bool = True,
     block: int = BLOCK,
+    product_dtype: Optional[str] = None,
 ) -> tuple[Any, Any]:
     """Return the sums of the values and of the errors of all frames, scalars of float32, or float64 for such x.
 
@@ -55,7 +58,11 @@ def many_labels_cross_entropy(
     :param labels: int32 [frames], each within the labels
     :param with_gradient: compute the gradient along with the values; else only where it is asked for
     :param block: number of logits in memory at once
+    :param product_dtype: see `Semantics`
     """
+    if product_dtype and not large_ops(x, weights, transpose_b=transposed, product_dtype=product_dtype):
+        x, weights, bias = (reduced(part, product_dtype) for part in (x, weights, bias))  # once for all blocks
+    multiply = partial(matmul, product_dtype=product_dtype)
     count = weights.shape[0 if transposed else 1]
     frames_per_block = max(1, block // count)
     biased = bias is not None
@@ -64,7 +71,7 @@ def many_labels_cross_entropy(
     def run(x: Any, weights: Any, bias: Any) -> Any:
         def compute(gradient: bool) -> _Sums:
             def step(begin: Any, end: Any) -> _Sums:
-                return _block(x[begin:end], weights, bias, labels[begin:end], spec, transposed, gradient)
+                return _block(x[begin:end], weights, bias, labels[begin:end], spec, multiply, transposed, gradient)
 
             return _over_blocks(step, tf.shape(x)[0], frames_per_block)
 
@@ -94,8 +101,17 @@ class _Sums:
     db: Any
 
 
-def _block(x: Any, weights: Any, bias: Any, labels: Any, spec: TargetSpec, transposed: bool, gradient: bool) -> _Sums:
-    z = _wide(matmul(x, weights, transpose_b=transposed))
+def _block(
+    x: Any,
+    weights: Any,
+    bias: Any,
+    labels: Any,
+    spec: TargetSpec,
+    multiply: Callable[..., Any],
+    transposed: bool,
+    gradient: bool,
+) -> _Sums:
+    z = _wide(multiply(x, weights, transpose_b=transposed))
     values, errors, dz = cross_entropy_of_frames(z, _wide(bias), labels, spec, with_gradient=gradient)
     sums = tf.reduce_sum(values), tf.reduce_sum(errors)
     if not gradient:
@@ -103,8 +119,8 @@ def _block(x: Any, weights: Any, bias: Any, labels: Any, spec: TargetSpec, trans
         return _Sums(*sums, none, none, none)
     db = tf.raw_ops.BiasAddGrad(out_backprop=dz)
     dz = tf.cast(dz, x.dtype)
-    dx = matmul(dz, weights, transpose_b=not transposed)
-    dw = matmul(dz, x, transpose_a=True) if transposed else matmul(x, dz, transpose_a=True)
+    dx = multiply(dz, weights, transpose_b=not transposed)
+    dw = multiply(dz, x, transpose_a=True) if transposed else multiply(x, dz, transpose_a=True)
     return _Sums(*sums, _wide(dx), _wide(dw), db)
 
 

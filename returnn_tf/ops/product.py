@@ -10,7 +10,7 @@ from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.product import ops_for_frames, product_of_frames, with_frames_of
 from returnn_tf.ops.activations import get_activation, may_reduce
 from returnn_tf.ops.after_product import bias_and_activation, continued_product
-from returnn_tf.ops.mixed_precision import full
+from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.rounded import RoundedMatrix
 from returnn_tf.util.lazy_tf import tf
 
@@ -37,8 +37,8 @@ def _is_of_rows(x: Any, axis: int) -> bool:
     return bool(x.shape.rank == 2 and axis in (1, -1))
 
 
-def _ops_for(x: Any, w: Matrix, axis: int, train: bool) -> Any:
-    return train and axis in (x.shape.rank - 1, -1) and ops_for_frames(x, w.values)
+def _ops_for(x: Any, w: Matrix, axis: int, train: bool, product_dtype: Optional[str]) -> Any:
+    return train and axis in (x.shape.rank - 1, -1) and ops_for_frames(x, w.values, product_dtype)
 
 
 def _over_last(x: Any, axis: int) -> Any:
@@ -59,30 +59,40 @@ def _product_of_rows(x: Any, w: Any) -> Any:
     return with_frames_of(x, tf.matmul(tf.reshape(x, [-1, depth]), w), depth, width)
 
 
+def _of_reduced(low: str, x: Any, w: Matrix, axis: int = -1, *, train: bool, **_: Any) -> Any:
+    w = w._replace(values=reduced(w.values, low))
+    return product(reduced(x, low), w, axis, train=train, product_dtype=None)
+
+
 @form(
     lambda _, x, w, axis=-1, **__: w.packed.product(_over_last(x, axis)),
-    where=lambda x, w, axis=-1, *, train: isinstance(w.packed, RoundedMatrix),
+    where=lambda x, w, axis=-1, **_: isinstance(w.packed, RoundedMatrix),
 )
 @form(
     lambda packed, x, *_, **__: packed.product(x),
-    where=lambda x, w, axis=-1, *, train: _is_of_rows(x, axis) and w.packed,
-)
-@form(  # TensorFlow fuses it with the bias and the activation, which it does not do for tensordot
-    lambda _, x, w, *__, **___: tf.matmul(x, w.values, transpose_b=w.transposed),
-    where=lambda x, w, axis=-1, *, train: _is_of_rows(x, axis) and not in_portable_ops(),
+    where=lambda x, w, axis=-1, **_: _is_of_rows(x, axis) and w.packed,
 )
 @form(
-    lambda ops, x, w, *_, **__: product_of_frames(ops, x, w.values, transposed=w.transposed),
-    where=lambda x, w, axis=-1, *, train: _ops_for(x, w, axis, train),
+    lambda ops, x, w, *_, product_dtype, **__: product_of_frames(
+        ops, x, w.values, transposed=w.transposed, rounded=product_dtype is not None
+    ),
+    where=lambda x, w, axis=-1, *, train, product_dtype: _ops_for(x, w, axis, train, product_dtype),
+)
+@form(_of_reduced, where=lambda x, w, axis=-1, *, train, product_dtype: product_dtype)
+@form(  # TensorFlow fuses it with the bias and the activation, which it does not do for tensordot
+    lambda _, x, w, *__, **___: tf.matmul(x, w.values, transpose_b=w.transposed),
+    where=lambda x, w, axis=-1, **_: _is_of_rows(x, axis) and not in_portable_ops(),
 )
 @form(
     lambda _, x, w, *__, **___: _product_of_rows(x, w.values),
-    where=lambda x, w, axis=-1, *, train: _by_rows(x, w, axis, train),
+    where=lambda x, w, axis=-1, *, train, **_: _by_rows(x, w, axis, train),
 )
-def product(x: Any, w: Matrix, axis: int = -1, *, train: bool) -> Any:
+def product(x: Any, w: Matrix, axis: int = -1, *, train: bool, product_dtype: Optional[str]) -> Any:
     """Return the product over an axis of x, which becomes the last one.
 
     :param train: other graphs, which may be exported, need no library for many frames
+    :param product_dtype: type of the factors, see `Semantics`
+    :return: of that type, or float32 if the native op computes it
     """
     return tf.tensordot(x, w.values, [[axis], [1 if w.transposed else 0]])
 
@@ -106,7 +116,7 @@ def dense(
     :param on_sum: function of the sum, whose result replaces it
     """
     fuses = train and on_sum is None
-    y = xw
+    y, bias = xw, bias if bias is None else tf.cast(bias, xw.dtype)
     if bias is not None:
         y = bias_and_activation(xw, bias, None) if fuses else _with_bias(xw, bias)
     if on_sum is not None:

@@ -58,20 +58,20 @@ NOT_USED: dict[str, Net] = {
 }  # fmt: skip
 
 
-def config_of(net: Net) -> returnn_tf.Config:
+def config_of(net: Net, **settings: Any) -> returnn_tf.Config:
     return returnn_tf.Config({
         "extern_data": {"data": {"dim": 70}, "classes": {"dim": 9, "sparse": True}},
         "network": {**net, "output": {**OUT, "from": "x"}}, "learning_rate": 0.1, "random_seed": 1,
-        "behavior_version": 21,
+        "behavior_version": 21, **settings,
     })  # fmt: skip
 
 
-def train(net: Net, monkeypatch: pytest.MonkeyPatch, native: bool) -> tuple[dict[str, Any], set[str]]:
+def train(net: Net, monkeypatch: pytest.MonkeyPatch, native: bool, **settings: Any) -> tuple[dict[str, Any], set[str]]:
     """Return losses and parameters of two steps, and the types of ops in the graph."""
     form = product._VECTORS._replace(least_size=1) if native else None
-    monkeypatch.setattr(product, "_form", lambda: form)
+    monkeypatch.setattr(product, "_form", lambda *_: form)
     monkeypatch.setattr(product, "_library_has", lambda _: True)
-    config = config_of(net)
+    config = config_of(net, **settings)
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
     rng, values = np.random.RandomState(1), trainer.net.get_param_values()
     trainer.net.set_param_values({name: rng.normal(0, 0.1, values[name].shape) for name in sorted(values)})
@@ -101,6 +101,21 @@ def test_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(here[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", usual(USED, ["transposed", "two axes", "in a subnetwork", "in each step of a loop"]))
+def test_same_steps_in_bfloat16(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly the same as in float32, as by TensorFlow."""
+    load("product", product.self_test)
+    exact, _ = train(USED[name], monkeypatch, native=False)
+    here, types = train(USED[name], monkeypatch, native=True, mixed_precision="bfloat16")
+    plain, plain_types = train(USED[name], monkeypatch, native=False, mixed_precision="bfloat16")
+    assert "RtfProduct" in types and "RtfProduct" not in plain_types
+    for key, value in exact.items():
+        size = np.linalg.norm(value)
+        errors = [np.linalg.norm(np.subtract(found[key], value)) / size for found in (here, plain)]
+        assert 0 < errors[0] < 1e-2 and errors[1] < 1e-2, key
+
+
 @pytest.mark.parametrize("name", NOT_USED)
 def test_where_it_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For small matrices and few rows."""
@@ -111,7 +126,7 @@ def test_where_it_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_only_in_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs that are exported need no library for these layers."""
     monkeypatch.setattr(product, "native_op", lambda *_: pytest.fail("it is not to be loaded"))
-    monkeypatch.setattr(product, "_form", lambda: product._VECTORS._replace(least_size=1))
+    monkeypatch.setattr(product, "_form", lambda *_: product._VECTORS._replace(least_size=1))
     net = returnn_tf.Network.from_config(config_of(USED[name]))
 
     net.run(FEED)

@@ -1,5 +1,7 @@
 """Products on the tile unit and by vectors: values, gradients, where they are used, wrong input."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,8 @@ from returnn_tf.native import product, weight_gradient
 from returnn_tf.native.library import load
 from returnn_tf.ops.cells.base import project
 from returnn_tf.util.lazy_tf import tf
+from tests.native.drivers import check_driver
+from tests.native.tiles import BFLOAT16_TARGETS
 
 ORDERS = [(False, False), (False, True), (True, False), (True, True)]
 
@@ -51,6 +55,37 @@ def test_values_and_gradients(ops, size, transpose_a, transpose_b, with_bias):
         assert result.shape == value.shape
         error, usual = (np.abs(x.numpy() - value.numpy()).max() for x in (result, close))
         assert error <= 3 * usual + 1e-6 * np.abs(value.numpy()).max()
+
+
+@pytest.mark.parametrize("size", [(1, 3, 5), (40, 70, 33), (64, 1100, 64), (33, 40, 700)], ids=str)
+@pytest.mark.parametrize("transpose_a, transpose_b", ORDERS)
+def test_rounded_values_and_gradients(ops, size, transpose_a, transpose_b):
+    """Closer to those in float64 than TensorFlow's in bfloat16, which rounds the results, too."""
+    rows, depth, columns = size
+    rng = np.random.RandomState(1)
+    a, b, weight = (rng.normal(0, 1, shape) for shape in ((rows, depth), (depth, columns), (rows, columns)))
+    a, b = (x.T if transposed else x for x, transposed in ((a, transpose_a), (b, transpose_b)))
+    order = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+
+    def run(multiply, dtype):
+        tensors = [tf.constant(x, dtype) for x in (a, b)]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = multiply(*tensors)
+            objective = tf.reduce_sum(y * tf.constant(weight, dtype))
+        return [x.numpy() for x in (y, *tape.gradient(objective, tensors))]
+
+    def in_bfloat16(a, b):
+        low = (tf.cast(x, tf.bfloat16) for x in (a, b))
+        return tf.cast(tf.matmul(*low, **order), tf.float32)
+
+    exact = run(partial(tf.matmul, **order), "float64")
+    native = run(partial(product.native_matmul, ops, **order, rounded=True), "float32")
+    for result, theirs, value in zip(native, run(in_bfloat16, "float32"), exact):
+        error, usual = (np.sqrt(np.mean((x - value) ** 2)) for x in (result, theirs))
+        assert result.shape == value.shape and 0 < error <= usual
+    low = [tf.cast(tf.cast(x, tf.bfloat16), tf.float64) for x in (a, b)]
+    np.testing.assert_allclose(native[0], tf.matmul(*low, **order), atol=1e-5 * np.sqrt(depth))
 
 
 @pytest.mark.parametrize("size", [(0, 3, 5), (40, 0, 50), (40, 3, 0)], ids=str)
@@ -123,15 +158,20 @@ def test_what_is_not_finite_comes_through(ops, value):
 
 
 @pytest.mark.parametrize(
-    "features, native",
+    "features, low, native",
     [
-        ("avx2 fma avx512f amx_bf16 amx_tile avx512_bf16", True),
-        ("avx2 fma avx512f", False),
-        ("avx2 fma", True),
-        ("avx2", False),
+        ("avx2 fma avx512f amx_bf16 amx_tile avx512_bf16", None, True),
+        ("avx2 fma avx512f avx512_bf16", None, False),
+        ("avx2 fma", None, True),
+        ("avx2", None, False),
+        ("avx2 fma avx512f amx_bf16 amx_tile avx512_bf16", "bfloat16", True),
+        ("avx2 fma avx512f avx512_bf16", "bfloat16", True),
+        ("avx2 fma avx512f", "bfloat16", False),
+        ("avx2 fma", "bfloat16", False),
+        ("avx2 fma avx512f amx_bf16 amx_tile avx512_bf16", "float16", False),
     ],
 )
-def test_used_where_the_cpu_is_faster_with_it(monkeypatch, features, native):
+def test_used_where_the_cpu_is_faster_with_it(monkeypatch, features, low, native):
     """For all frames of sequences, not for a single frame of each; for large matrices, not for other types."""
     seen = []
 
@@ -153,22 +193,23 @@ def test_used_where_the_cpu_is_faster_with_it(monkeypatch, features, native):
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([*[None] * (len(shape) - 1), width], dtype)])
         def run(x, n_out=n_out):
-            return project(x, tf.ones([x.shape[-1], n_out], x.dtype), tf.ones([n_out], x.dtype))
+            weights, bias = tf.ones([x.shape[-1], n_out], x.dtype), tf.ones([n_out], x.dtype)
+            return project(x, weights, bias, product_dtype=low if x.dtype == tf.float32 else None)
 
         y = run(tf.ones(shape, dtype))
-        np.testing.assert_array_equal(y, np.full((*shape[:-1], n_out), width + 1))
-        assert seen == (["product"] if used else [])
+        np.testing.assert_allclose(y, np.full((*shape[:-1], n_out), width + 1), rtol=4e-3 if low else 0)
+        assert y.dtype == dtype and seen == (["product"] if used else [])
 
 
-@pytest.mark.parametrize("form, text", [("_TILES", "Linux"), ("_VECTORS", "AVX2")])
+@pytest.mark.parametrize("form, text", [("_TILES", "Linux"), ("_VECTORS", "AVX2"), ("_PAIRS", "AVX512_BF16")])
 def test_not_used_where_the_library_lacks_it(monkeypatch, ops, form, text):
     """An old compiler, or a Linux that does not let the process use it: TensorFlow's own products are faster then."""
-    monkeypatch.setattr(product, "_form", lambda: getattr(product, form))
+    monkeypatch.setattr(product, "_form", lambda *_: getattr(product, form))
     monkeypatch.setattr(product, "_library_has", lambda _: False)
     assert product.product_ops(tf.float32) is None and text in product.reason_not_used()
     monkeypatch.setattr(product, "_library_has", lambda _: True)
     assert product.product_ops(tf.float32) is not None and not product.reason_not_used()
-    monkeypatch.setattr(product, "_form", lambda: None)
+    monkeypatch.setattr(product, "_form", lambda *_: None)
     assert product.product_ops(tf.float32) is None and "neither a tile unit nor AVX2" in product.reason_not_used()
 
 
@@ -179,3 +220,10 @@ def test_used_for_gradients_of_weights(monkeypatch):
     y = weight_gradient.weight_gradient(h, tf.zeros([3, 4]), dz, tf.constant([5, 5, 5]), False)
     np.testing.assert_array_equal(y, np.full((4, 16), 12))
     assert len(seen) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", BFLOAT16_TARGETS)
+def test_instruction_sets(target, tmp_path):
+    """Each form, of floats and of rounded factors, is as good as sums in float allow, for any number of threads."""
+    check_driver("product", BFLOAT16_TARGETS[target], ("-O2", "-pthread"), tmp_path)

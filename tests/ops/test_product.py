@@ -19,7 +19,7 @@ def traced(shape: list[Optional[int]], axis: int, *, train: bool, transposed: bo
     matrix = [5, width] if transposed else [width, 5]
 
     def emit(x: Any, w: Any) -> Any:
-        y = product(x, Matrix(w, transposed), axis, train=train)
+        y = product(x, Matrix(w, transposed), axis, train=train, product_dtype=None)
         dx, dw = tf.gradients(y, [x, w], tf.cos(y))
         return y, dx, dw
 

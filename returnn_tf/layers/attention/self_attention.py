@@ -336,7 +336,9 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
             return None
         if ctx.differs_by_frame(self.plan.rows.dims[-1]) or (self.key_shift is not None and table is None):
             return None
-        if qkv.dtype != tf.float32 or ctx.product_dtype is not None:
+        # In float32 it is faster on CPUs than an array of all energies from products of fewer digits.
+        reduces = ctx.product_dtype is not None and tf.config.get_visible_devices("GPU")
+        if qkv.dtype != tf.float32 or reduces:
             return None
         return usable_attention_ops(self.plan.key, with_table=table is not None)
 
@@ -444,11 +446,9 @@ def projected(ctx: EmitContext, layer: ConcatInputLayer, frames: Data, perm: Seq
         packing = ctx.lowering.packing.of(layer.source, ctx.lowering.dims)
     if packing is not None:
         frames_of_source = ctx.lowering.packing.value(layer.source, packing, ctx.lowering.values)
-        return packing.unpack(product(frames_of_source, w, train=ctx.train))
+        return packing.unpack(product(frames_of_source, w, train=ctx.train, product_dtype=ctx.product_dtype))
     x = transpose(with_frames(ctx, layer.emit_input(ctx), layer.input, frames), perm)
-    low = ctx.product_dtype
-    w = w._replace(values=reduced(w.values, low))
-    return full(product(reduced(x, low), w, train=ctx.train), low)
+    return full(product(x, w, train=ctx.train, product_dtype=ctx.product_dtype), ctx.product_dtype)
 
 
 def stays_in_place(ctx: EmitContext, layer: Any) -> bool:

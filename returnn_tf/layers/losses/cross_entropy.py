@@ -216,5 +216,6 @@ def sums_over_frames(ctx: LossContext, frames: Frames, spec: TargetSpec) -> tupl
         x, labels = tf.gather(x, valid), tf.gather(labels, valid)
     wanted = ctx.train and ctx.loss_node.scale
     return many_labels_cross_entropy(
-        x, product.weights, product.bias, labels, spec, transposed=product.transposed, with_gradient=bool(wanted)
-    )
+        x, product.weights, product.bias, labels, spec, transposed=product.transposed, with_gradient=bool(wanted),
+        product_dtype=ctx.of_layer.product_dtype,
+    )  # fmt: skip

@@ -36,7 +36,6 @@ class LinearLayer(ConcatInputLayer):
         network = {"output": {"class": "linear", "activation": "tanh", "n_out": 3, "from": "data"}}
     """
 
-    reduces_precision = True
     is_for_loss = True
     activation: Activation = option(None, help="name of the activation function, or None")
     with_bias: bool = option(True, help="whether to add b")
@@ -72,19 +71,18 @@ class LinearLayer(ConcatInputLayer):
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one GEMM over all frames, or a row lookup."""
         x = self.emit_input(ctx)
-        bias, data = ctx.param("b") if self.with_bias else None, ctx.output
+        bias, data, low = ctx.param("b") if self.with_bias else None, ctx.output, ctx.product_dtype
         if self.input.sparse_dim is not None:
             xw = matrix(ctx, "W", transposed=self.use_transposed_weights).rows(x)
         else:
             w, axis = matrix(ctx, "W", transposed=self.use_transposed_weights), self.input.feature_axis
             assert axis is not None
-            xw = product(x, w, axis, train=ctx.train)
+            xw = product(x, w, axis, train=ctx.train, product_dtype=low)
             if self._is_plain_product() and w.values is not None:
                 ctx.set_aux(self.node, PRODUCT, Product(x, w.values, bias, w.transposed))
         on_sum = None
         if self.grad_filter:
             on_sum = partial(drop_large_gradients, limit=self.grad_filter, batch_axis=feature_last(data).batch_axis)
-        low = ctx.product_dtype
         before, y = dense(xw, bias, self.activation, train=ctx.train, on_sum=on_sum, product_dtype=low)
         if self.activation is not None:
             ctx.set_aux(self.node, PRE_ACTIVATION, PreActivation(self._place(full(before, low), data), self.activation))

@@ -8,12 +8,11 @@ from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import from_options
-from returnn_tf.native.product import matmul
 from returnn_tf.ops.activations import check_activation
 from returnn_tf.ops.cells.params import CellParam, axes_of, whole
 from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.ops.frames.stacked import stacked
-from returnn_tf.ops.mixed_precision import full, reduced
+from returnn_tf.ops.mixed_precision import full, matmul, reduced
 from returnn_tf.ops.rounded import RoundedMatrix
 from returnn_tf.ops.xla import xla_limit
 from returnn_tf.tensor.parts import Parts
@@ -354,15 +353,14 @@ def project(
         z = weights.product(x)
         return z if bias is None else z + bias
     leading = tf.shape(x)[:-1]
-    rows = reduced(tf.reshape(x, [-1, x.shape[-1]]), product_dtype)
-    weights = reduced(weights, product_dtype)
-    bias = None if bias is None else reduced(bias, product_dtype)
+    rows = tf.reshape(x, [-1, x.shape[-1]])
     if x.shape.rank == 2:  # a single frame of each sequence
-        z = tf.matmul(rows, weights)
-        z = z if bias is None else tf.nn.bias_add(z, bias)  # its gradient, unlike that of +, is a plain reduction
+        z = tf.matmul(reduced(rows, product_dtype), reduced(weights, product_dtype))
+        # the gradient of bias_add, unlike that of +, is a plain reduction
+        z = z if bias is None else tf.nn.bias_add(z, reduced(bias, product_dtype))
     else:
-        z = matmul(rows, weights, bias)
-    z = z if x.dtype == weights.dtype else full(z, product_dtype)
+        z = matmul(rows, weights, bias, product_dtype=product_dtype)
+    z = z if x.dtype.name == product_dtype else full(z, product_dtype)
     out = tf.reshape(z, tf.concat([leading, [weights.shape[-1]]], axis=0))
     out.set_shape(x.shape[:-1].concatenate([weights.shape[-1]]))
     return out
