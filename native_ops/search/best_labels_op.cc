@@ -1,7 +1,11 @@
-// The best labels of each hypothesis as a TensorFlow op. The kernel is in best_labels_cpu.cc.
+// The best labels of each hypothesis as a TensorFlow op. The kernels are in best_labels_cpu.cc and best_labels_cuda.cu.
 #include "../common/tf_op.h"
 #include "../common/tf_quick_threads.h"
 #include "best_labels.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#include "best_labels_cuda.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -40,16 +44,38 @@ class BestLabelsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows, count_}), &values));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({rows, count_}), &indices));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({rows}), &log_sums));
-    const RtfThreads threads = tf_quick_threads(context);
-    rtf_best_labels_f32(rows, x.dim_size(1), count_, floats(x), floats(values), indices->flat<int32_t>().data(),
-                        floats(log_sums), &threads);
+    OP_REQUIRES_OK(context, run(context, rows, x.dim_size(1), floats(x), floats(values),
+                                indices->flat<int32_t>().data(), floats(log_sums)));
   }
 
- private:
+ protected:
+  virtual Status run(OpKernelContext* context, int64_t rows, int64_t labels, const float* x, float* values,
+                     int32_t* indices, float* log_sums) const {
+    const RtfThreads threads = tf_quick_threads(context);
+    rtf_best_labels_f32(rows, labels, count_, x, values, indices, log_sums, &threads);
+    return OkStatus();
+  }
+
   int64_t count_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("RtfBestLabels").Device(DEVICE_CPU), BestLabelsOp);
+
+#if RTF_CUDA
+class BestLabelsGpuOp : public BestLabelsOp {
+ public:
+  using BestLabelsOp::BestLabelsOp;
+
+ protected:
+  Status run(OpKernelContext* context, int64_t rows, int64_t labels, const float* x, float* values, int32_t* indices,
+             float* log_sums) const override {
+    return gpu_status("best labels", rtf_best_labels_cuda_f32(rows, labels, count_, x, values, indices, log_sums,
+                                                              gpu_stream(context)));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfBestLabels").Device(DEVICE_GPU), BestLabelsGpuOp);
+#endif
 
 }  // namespace
 }  // namespace rtf

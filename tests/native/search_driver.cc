@@ -8,7 +8,6 @@
 
 #include "driver.h"
 #include "search/attention.h"
-#include "search/best_labels.h"
 #include "search/huge_pages.h"
 #include "search/once.h"
 #include "search/packed.h"
@@ -84,13 +83,11 @@ int main() {
     const RtfBeamAttention s = {1 + std::rand() % 30, std::rand() % 9, 1 + std::rand() % 3, 1 + std::rand() % 40,
                                 1 + std::rand() % 40};
     const RtfOnce once = {std::rand() % 4, std::rand() % 5, std::rand() % 7, s.heads, s.key};
-    const int64_t labels = 1 + std::rand() % 400, count = 1 + std::rand() % labels, rows = std::rand() % 6;
     const Array qkv = random_array(s.entries * s.heads * (2 * s.key + s.value));
     const Array keys = random_array((s.steps + 1) * s.entries * s.heads * s.key);
     const Array shift = random_array((s.steps + 1) * s.key);
     const Array values = random_array((s.steps + 1) * s.entries * s.heads * s.value);
-    const Array x = random_array(rows * labels),
-                frames = random_array(once.batch * once.frames * once.heads * once.size);
+    const Array frames = random_array(once.batch * once.frames * once.heads * once.size);
     const Array queries = random_array(once.batch * once.beam * once.heads * once.size);
     const int64_t depth = std::rand() % 700, columns = 1 + std::rand() % 200, n = std::rand() % 250;
     const Array inputs = random_array(n * depth), w = random_array(depth * columns), bias = random_array(columns);
@@ -102,10 +99,8 @@ int main() {
       Array next_keys = keys, next_values = values, y(s.entries * s.heads * s.value);
       rtf_beam_attention_f32(&s, qkv.data(), of_frame.data(), seed % 4 ? nullptr : shift.data(), next_keys.data(),
                              next_values.data(), y.data(), &threads);
-      Array best(rows * count), log_sums(rows), energies(once.batch * once.beam * once.heads * once.frames);
+      Array energies(once.batch * once.beam * once.heads * once.frames);
       Array sums(queries.size());
-      std::vector<int32_t> indices(rows * count);
-      rtf_best_labels_f32(rows, labels, count, x.data(), best.data(), indices.data(), log_sums.data(), &threads);
       rtf_once_energies_f32(&once, queries.data(), frames.data(), energies.data(), &threads);
       rtf_once_sums_f32(&once, energies.data(), frames.data(), sums.data(), &threads);
       Array packed(rtf_packed_size(depth, columns)), product(n * columns);
@@ -116,10 +111,7 @@ int main() {
       const std::vector<int32_t> lengths(once.batch * once.beam, seed % 7);
       rtf_once_attention_f32(&once, once.size, 0.5f, queries.data(), frames.data(), frames.data(),
                              seed % 2 ? lengths.data() : nullptr, attended.data(), &threads);
-      results[n_threads == 3] =
-          joined({&y, &next_keys, &next_values, &best, &log_sums, &energies, &sums, &attended, &packed, &product});
-      for (int32_t index : indices)
-        if (index < 0 || index >= labels) return std::printf("case %d: no such label\n", seed), 1;
+      results[n_threads == 3] = joined({&y, &next_keys, &next_values, &energies, &sums, &attended, &packed, &product});
     }
     if (!finite(results[0]) || results[0] != results[1]) return std::printf("case %d is wrong\n", seed), 1;
   }

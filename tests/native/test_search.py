@@ -9,7 +9,6 @@ from returnn_tf.native.after_product import AfterProduct
 from returnn_tf.native.decoding.search import (
     in_large_pages,
     native_beam_attention,
-    native_best_labels,
     native_once_attention,
     pack,
     search_ops,
@@ -59,30 +58,6 @@ def test_attention_in_a_loop(ops, entries, heads, key, value):
         expected = np.einsum("esh,eshd->ehd", weights, history[..., key:])
         np.testing.assert_allclose(y, expected.reshape([entries, -1]), rtol=1e-5, atol=1e-5)
         history = history[orders[t]]
-
-
-@pytest.mark.parametrize("labels, count", [(1, 1), (7, 7), (300, 12), (1000, 999), (4001, 3), (4001, 4), (4001, 100)])
-def test_best_labels(ops, labels, count):
-    x = np.random.RandomState(1).randint(-300, 300, (5, labels)).astype("float32") / 16  # with ties
-    values, indices, log_sums = (y.numpy() for y in native_best_labels(ops, tf.constant(x), count))
-    order = np.argsort(-x, axis=1, kind="stable")[:, :count]
-    np.testing.assert_array_equal(indices, order)
-    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis=1))
-    expected = np.log(np.exp(x.astype("float64") - x.max(axis=1, keepdims=True)).sum(axis=1))
-    np.testing.assert_allclose(log_sums, expected, rtol=1e-6, atol=5e-7)  # the sum may be near 1
-
-
-@pytest.mark.parametrize("others", [-np.inf, -1e30, -0.0])
-@pytest.mark.parametrize("step", [1, 2, 100, 4000])
-def test_best_labels_where_most_are_equal(ops, others, step):
-    """Each step-th label has a score of its own, rising or falling; the others are equal, and may be among the best."""
-    x = np.full((2, 4001), others, "float32")
-    x[0, ::step] = np.arange(1, 1 + len(x[0, ::step]))
-    x[1, ::step] = x[0, ::step][::-1]
-    values, indices, _ = (y.numpy() for y in native_best_labels(ops, tf.constant(x), 50))
-    order = np.argsort(-x, axis=1, kind="stable")[:, :50]
-    np.testing.assert_array_equal(indices, order)
-    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis=1))
 
 
 @pytest.mark.parametrize("with_gradient", [False, True])
@@ -221,7 +196,6 @@ def test_wrong_attention(ops, units, keys, rows, text):
 @pytest.mark.parametrize(
     "run, text",
     [
-        (lambda ops: native_best_labels(ops, tf.zeros([3, 4]), 5), "for 5 labels"),
         (lambda ops: pack(ops, tf.zeros([3, 4]), transposed=False).product(tf.zeros([2, 5])), "4 columns"),
         (
             lambda ops: pack(ops, tf.zeros([3, 4]), transposed=False).product(

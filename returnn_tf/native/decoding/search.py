@@ -1,4 +1,4 @@
-"""Native parts of a step of a beam search: self-attention over histories in place, products, the best labels."""
+"""Native parts of a step of a beam search: self-attention over histories in place, products."""
 
 from __future__ import annotations
 
@@ -73,19 +73,6 @@ def native_once_attention(
     return y
 
 
-def native_best_labels(ops: Any, x: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Find the highest entries of each row, and what normalises a softmax; in float32, without a gradient.
-
-    :param ops: what `search_ops` returned
-    :param x: [rows, labels]
-    :param count: at most the number of labels
-    :return: the highest entries, highest first, and their indices, int32, each [rows, count]; equal ones in their
-        order; the log of the sum of ``exp(x - highest)``, [rows]
-    """
-    found: tuple[tf.Tensor, tf.Tensor, tf.Tensor] = ops.rtf_best_labels(x=x, count=count)
-    return found
-
-
 @dataclasses.dataclass(frozen=True)
 class PackedMatrix:
     """A matrix [depth, columns] in the order in which a product reads it, for products with few rows.
@@ -130,37 +117,23 @@ def in_large_pages(numbers: NDArray[Any]) -> Any:
     "search",
     kernels=(
         "search/attention_cpu.cc",
-        "search/best_labels_cpu.cc",
         "search/once_cpu.cc",
         "search/packed_cpu.cc",
     ),
     bindings=(
         "search/attention_op.cc",
-        "search/best_labels_op.cc",
         "search/once_op.cc",
         "search/packed_op.cc",
     ),
 )
 def self_test(ops: Any) -> None:
-    """Compare with histories that are reordered in numpy, and with sorted rows.
+    """Compare with histories that are reordered in numpy.
 
     :raises NativeOpError: they differ
     """
     _test_attention(ops)
     _test_once(ops)
     _test_packed(ops)
-    for labels, count in ((5, 5), (64, 1), (1000, 12)):
-        x = np.random.RandomState(labels).randint(-40, 40, (3, labels)).astype("float32") / 4
-        values, indices, log_sums = native_best_labels(ops, tf.constant(x), count)
-        order = np.argsort(-x, axis=1, kind="stable")[:, :count]
-        expected = np.take_along_axis(x, order, axis=1)
-        sums = np.log(np.exp(x - expected[:, :1]).sum(axis=1))
-        if (
-            (indices.numpy() != order).any()
-            or (values.numpy() != expected).any()
-            or not np.allclose(log_sums, sums, atol=1e-5)
-        ):
-            raise NativeOpError("the best labels that were compiled are wrong")
 
 
 def _test_once(ops: Any) -> None:
