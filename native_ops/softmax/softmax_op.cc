@@ -1,6 +1,11 @@
-// Cross entropy of a softmax over many labels as a TensorFlow op. The kernel is in softmax_cpu.cc.
+// Cross entropy of a softmax over many labels as a TensorFlow op. The kernels are in softmax_cpu.cc and
+// softmax_cuda.cu.
 #include "../common/tf_op.h"
 #include "softmax.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#include "softmax_cuda.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -33,6 +38,42 @@ REGISTER_OP("RtfSoftmaxCe")
       return OkStatus();
     });
 
+struct Arrays {
+  const float *z, *bias;
+  const int32_t* target;
+  float *values, *errors, *gradient;
+};
+
+// Runs the CPU kernel on TensorFlow's threads.
+struct Cpu {
+  static Status check(const RtfSoftmaxCe& shape, const int32_t* target) {
+    for (int64_t t = 0; t < shape.frames; ++t)
+      if (target[t] < 0 || target[t] >= shape.labels)
+        return InvalidArgument("softmax: frame ", t, " has the label ", target[t], ", but there are ", shape.labels,
+                               " labels");
+    return OkStatus();
+  }
+
+  static Status run(OpKernelContext* context, const RtfSoftmaxCe& shape, const Arrays& x) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_softmax_ce_f32(&shape, x.z, x.bias, x.target, x.values, x.errors, x.gradient, &threads);
+    return OkStatus();
+  }
+};
+
+#if RTF_CUDA
+// Runs the GPU kernel on TensorFlow's stream. Labels are in the memory of the GPU and can't be looked at.
+struct Gpu {
+  static Status check(const RtfSoftmaxCe&, const int32_t*) { return OkStatus(); }
+
+  static Status run(OpKernelContext* context, const RtfSoftmaxCe& shape, const Arrays& x) {
+    return gpu_status("softmax", rtf_softmax_ce_cuda_f32(&shape, x.z, x.bias, x.target, x.values, x.errors, x.gradient,
+                                                         gpu_stream(context)));
+  }
+};
+#endif
+
+template <class Device>
 class SoftmaxCeOp : public OpKernel {
  public:
   explicit SoftmaxCeOp(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -53,10 +94,7 @@ class SoftmaxCeOp : public OpKernel {
                 InvalidArgument("softmax: the bias ", bias.shape().DebugString(), " or the target ",
                                 target.shape().DebugString(), " does not fit ", z.shape().DebugString()));
     const int32_t* labels = target.flat<int32_t>().data();
-    for (int64_t t = 0; t < shape.frames; ++t)
-      OP_REQUIRES(context, labels[t] >= 0 && labels[t] < shape.labels,
-                  InvalidArgument("softmax: frame ", t, " has the label ", labels[t], ", but there are ", shape.labels,
-                                  " labels"));
+    OP_REQUIRES_OK(context, Device::check(shape, labels));
     const float *logits = floats(z), *biases = floats(bias);
     Tensor *values, *errors, *gradient;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.frames}), &values));
@@ -66,9 +104,9 @@ class SoftmaxCeOp : public OpKernel {
     else
       OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({0, shape.labels}), &gradient));
     if (shape.frames == 0) return;
-    const RtfThreads threads = tf_threads(context);
-    rtf_softmax_ce_f32(&shape, logits, biases, labels, floats(values), floats(errors),
-                       with_gradient_ ? floats(gradient) : nullptr, &threads);
+    const Arrays arrays{logits,         biases,         labels,
+                        floats(values), floats(errors), with_gradient_ ? floats(gradient) : nullptr};
+    OP_REQUIRES_OK(context, Device::run(context, shape, arrays));
   }
 
  private:
@@ -76,7 +114,10 @@ class SoftmaxCeOp : public OpKernel {
   bool with_gradient_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfSoftmaxCe").Device(DEVICE_CPU), SoftmaxCeOp);
+REGISTER_KERNEL_BUILDER(Name("RtfSoftmaxCe").Device(DEVICE_CPU), SoftmaxCeOp<Cpu>);
+#if RTF_CUDA
+REGISTER_KERNEL_BUILDER(Name("RtfSoftmaxCe").Device(DEVICE_GPU), SoftmaxCeOp<Gpu>);
+#endif
 
 }  // namespace
 }  // namespace rtf

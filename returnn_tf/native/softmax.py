@@ -30,13 +30,18 @@ def native_softmax_ce(ops: Any, z: tf.Tensor, bias: tf.Tensor, target: tf.Tensor
     :param ops: what `softmax_ops` returned
     :param z: [frames, labels], logits without the bias
     :param bias: [labels]
-    :param target: int32 [frames]
+    :param target: int32 [frames], labels; others are an error, on a GPU NaN
     :param options: ``on``, ``off``, ``entropy``, ``focal``, ``with_gradient``: see ``native_ops/softmax/softmax.h``
     """
     return ops.rtf_softmax_ce(z=z, bias=bias, target=target, **options)
 
 
-@register_op("softmax", kernels=("softmax/softmax_cpu.cc",), bindings=("softmax/softmax_op.cc",))
+@register_op(
+    "softmax",
+    kernels=("softmax/softmax_cpu.cc",),
+    bindings=("softmax/softmax_op.cc",),
+    cuda=("softmax/softmax_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare with numpy: labels alone, and with smoothing and focal factor.
 

@@ -12,6 +12,7 @@ from returnn_tf.ops.cells.slstm import SLSTM_TRIAL
 from returnn_tf.ops.dense.attention_forms import ATTENTION_BY_DISTANCE_TRIAL, ATTENTION_TRIAL
 from returnn_tf.ops.dense.mdlstm import MDLSTM_TRIAL
 from returnn_tf.ops.frames.chunks import CHUNK_TRIAL
+from returnn_tf.ops.many_labels import SOFTMAX_TRIAL
 from returnn_tf.ops.normalize import NORM_TRIAL
 from returnn_tf.ops.sequence.alignment_trials import (
     ACCEPTOR_PATH_TRIAL,
@@ -29,5 +30,5 @@ TRIALS: tuple[Trial, ...] = (
     LSTM_TRIAL, GRU_TRIAL, MDLSTM_TRIAL, CTC_TRIAL, SOFT_TRIAL, BEST_TRIAL, ACCEPTOR_TRIAL, ACCEPTOR_PATH_TRIAL,
     TRANSDUCER_TRIAL, CHUNK_TRIAL, SCAN_TRIAL, COMPLEX_SCAN_TRIAL, SELECTIVE_SCAN_TRIAL, NORM_TRIAL,
     ACTIVATE_TRIAL, GATE_TRIAL, MATRIX_SCAN_TRIAL, ONE_DECAY_TRIAL, DELTA_RULE_TRIAL, ATTENTION_TRIAL,
-    ATTENTION_BY_DISTANCE_TRIAL, SLSTM_TRIAL, BEST_LABELS_TRIAL,
+    ATTENTION_BY_DISTANCE_TRIAL, SLSTM_TRIAL, BEST_LABELS_TRIAL, SOFTMAX_TRIAL,
 )  # fmt: skip

@@ -11,9 +11,13 @@ import dataclasses
 from functools import partial
 from typing import Any, Callable, Optional
 
-from returnn_tf.native.dispatch import form
+import numpy as np
+
+from returnn_tf.native.dispatch import form, plain_form
 from returnn_tf.native.product import large_ops
 from returnn_tf.native.softmax import native_softmax_ce, softmax_ops
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw
 from returnn_tf.ops.mixed_precision import matmul, reduced
 from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
@@ -155,7 +159,12 @@ def _native(
     return found.values, found.errors, found.gradient
 
 
-@form(_native, where=lambda z, *_, **__: softmax_ops(z.dtype))
+def _ops_for(z: Any, *_: Any, **__: Any) -> Optional[Any]:
+    ops = softmax_ops(z.dtype)
+    return ops if ops and pays(SOFTMAX_TRIAL, z.shape[-1], z.dtype) else None
+
+
+@form(_native, where=_ops_for)
 def cross_entropy_of_frames(
     z: Any, bias: Any, labels: Any, spec: TargetSpec, *, with_gradient: bool = True
 ) -> tuple[Any, Any, Any]:
@@ -194,3 +203,26 @@ def _scaled(x: Any, factor: Any) -> Any:
 def _wide(x: Any) -> Any:
     """Return it in float32, or in float64 if it is."""
     return x if x.dtype.size >= 4 else tf.cast(x, tf.float32)
+
+
+#: Logits of a trial at most, 64 MB.
+_MOST_TRIED = 2**24
+
+
+def _case(size: Size) -> Case:
+    frames = min(size.frames * size.batch, max(1, _MOST_TRIED // size.width))
+    labels = tf.constant(np.random.default_rng(2).integers(0, size.width, frames), tf.int32)
+    spec = TargetSpec(0.9, 0.1 / max(size.width - 1, 1))
+
+    def native(ops: Any, z: Any, bias: Any) -> list[Any]:
+        return list(_native(ops, z, bias, labels, spec))
+
+    def plain(z: Any, bias: Any) -> list[Any]:
+        return list(plain_form(cross_entropy_of_frames)(z, bias, labels, spec))
+
+    return Case(draw((2.0, (frames, size.width)), (1.0, (size.width,))), native, plain, has_gradients=False)
+
+
+SOFTMAX_TRIAL = Trial(
+    "softmax and cross entropy", "softmax", __name__, "SOFTMAX_TRIAL", _case, "labels", (1000, 10_000, 100_000)
+)

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.native.cuda import activate_calls, norm_calls
+from tests.native.cuda import activate_calls, norm_calls, softmax_calls
 from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import SOURCES, build_emulated
 from tests.native.cuda.matrix_scan_calls import Scans
@@ -46,6 +46,11 @@ OF_ROWS = [
     ("activate", "sums of warps are not awaited", "activate/activate_cuda.cu", "  __syncthreads();", ""),
     ("activate", "a group of random numbers is missing", "common/cuda/philox.h", "shift ? kept", "false ? kept"),
     ("activate", "the counter does not carry", "common/cuda/philox.h", " + (low < group)", ""),
+    ("softmax", "nothing", "softmax/softmax_cuda.cu", "", ""),
+    ("softmax", "sums of warps are not awaited", "softmax/softmax_cuda.cu", "= mine;\n  __syncthreads();", "= mine;"),
+    ("softmax", "a warp is left out", "softmax/softmax_cuda.cu", "warp < kWarps", "warp < kWarps - 1"),
+    ("softmax", "lanes are left out", "softmax/softmax_cuda.cu", "bits >= 1", "bits > 1"),
+    ("softmax", "a sum keeps its scale", "softmax/softmax_cuda.cu", "sum = sum * e + 1.0f", "sum = sum + 1.0f"),
 ]
 
 
@@ -92,6 +97,9 @@ def test_found_in_rows(monkeypatch, tmp_path, op, what, file, text, by):
         monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
         if op == "norm":
             results = [norm_calls.computed(side, *norm_calls.arrays(*size)) for side in (gpu, cpu)]
+        elif op == "softmax":
+            rows = (*softmax_calls.inputs(*size), softmax_calls.SPECS[1])
+            results = [softmax_calls.computed(side, *rows, in_place=True) for side in (gpu, cpu)]
         else:
             inputs = activate_calls.Inputs(size, "relu", residual=False)
             results = [activate_calls.computed(side, inputs) for side in (gpu, cpu)]
