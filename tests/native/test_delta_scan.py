@@ -44,6 +44,16 @@ def test_forms_agree(ops, keys, values, decays):
         np.testing.assert_allclose(native[name] / scale, expected / scale, atol=2e-5, err_msg=name)
 
 
+def test_which_trial_decides(ops, monkeypatch):
+    """On a GPU; the width is that of the larger side of the state."""
+    asked = []
+    monkeypatch.setattr("returnn_tf.ops.cells.matrix.delta_rule.pays", lambda *args: asked.append(args))
+    keys, v = tf.ones((2, 3, 1, 4)), tf.ones((2, 3, 1, 5))
+    y, _ = delta_rule(HeadFrames(r=keys, k=keys, v=v, a=keys, b=keys), tf.ones((3, 1, 4, 5)), lengths=None, chunk=4)
+    assert y.shape == v.shape
+    assert [(trial.name, width, dtype) for trial, width, dtype in asked] == [("delta rule", 5, tf.float32)]
+
+
 KEYS, VALUES = (2, 3, 1, 4), (2, 3, 1, 5)
 SHAPES = {"q": KEYS, "k": KEYS, "v": VALUES, "a": KEYS, "b": KEYS, "g": KEYS, "first": (3, 1, 4, 5)}
 

@@ -44,6 +44,16 @@ def test_forms_agree(ops, keys, values, decays, with_bonus, reverse):
         np.testing.assert_allclose(native / scale, plain / scale, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("decays, name", [(4, "matrix scan"), (1, "matrix scan with one decay")])
+def test_which_trial_decides(ops, monkeypatch, decays, name):
+    """On a GPU; the width is that of the larger side of the state."""
+    asked = []
+    monkeypatch.setattr("returnn_tf.ops.cells.matrix.chunkwise.pays", lambda *args: asked.append(args))
+    q, v, g, first = (tf.ones(shape) for shape in ((2, 3, 1, 4), (2, 3, 1, 5), (2, 3, 1, decays), (3, 1, 4, 5)))
+    assert chunkwise(q, q, v, -g, first)[0].shape == v.shape
+    assert [(trial.name, width, dtype) for trial, width, dtype in asked] == [(name, 5, tf.float32)]
+
+
 SHAPES = {"q": (2, 3, 1, 4), "k": (2, 3, 1, 4), "v": (2, 3, 1, 5), "g": (2, 3, 1, 4), "first": (3, 1, 4, 5)}
 
 

@@ -48,6 +48,15 @@ def test_forms_agree(ops: Any, n: int, opts: dict[str, Any], direction: int, few
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5 * (1 + np.abs(two).max()))
 
 
+def test_which_trial_decides(ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU; the width is that of a head."""
+    del ops
+    asked: list[Any] = []
+    monkeypatch.setattr("returnn_tf.ops.cells.slstm.pays", lambda *args: asked.append(args))
+    assert unit_class("slstm")(12, IN, unit_opts={"num_heads": 3}).native_kernel(tf.float32) is None
+    assert [(trial.name, width, dtype) for trial, width, dtype in asked] == [("slstm", 4, tf.float32)]
+
+
 def test_gates_far_from_zero(ops: Any) -> None:
     """log sigmoid over its whole range, from where it is x to where it is -exp(-x)."""
     f = gates_far_from_zero()
