@@ -243,8 +243,8 @@ def self_test(ops: Any) -> None:
 
         arrays = [a.T if transpose_a else a, b.T if transpose_b else b, bias]
         compare("product", op, formula, arrays)
-        low = (tf.cast(tf.cast(tf.constant(x), tf.bfloat16), tf.float64).numpy() for x in arrays[:2])
-        (expected,) = formula(*low, bias)
+        left, right = (tf.cast(tf.cast(tf.constant(x), tf.bfloat16), tf.float64).numpy() for x in arrays[:2])
+        (expected,) = formula(left, right, bias)
         y = native_matmul(ops, *(tf.constant(x, tf.float32) for x in arrays), **order, rounded=True)
         if np.abs(y.numpy() - expected).max() > 1e-4:
             raise NativeOpError("the product of rounded factors that was compiled is wrong")
