@@ -134,10 +134,9 @@ def lower(
     packed_nodes, pack_ops = frozenset[Node](), None
     all_frames = check_numerics or print_outputs or second_derivatives
     if train and skip_padding is not False and not all_frames:
-        types = plan.semantics.product_dtype
-        packed_nodes, pack_ops = packed_layers(needed, owners, differentiated, types, always=bool(skip_padding))
+        packed_nodes, pack_ops = packed_layers(needed, owners, differentiated, always=bool(skip_padding))
     if train and skip_padding and not packed_nodes:
-        raise _no_packed_layers(bool(all_frames), plan.semantics.product_dtype)
+        raise _no_packed_layers(bool(all_frames))
     lowering = Lowering(
         LoweringOptions(
             train,
@@ -196,11 +195,9 @@ def _readers(nodes: Iterable[Node]) -> Counter[Node]:
     return readers
 
 
-def _no_packed_layers(all_frames: bool, product_dtype: Optional[str]) -> DimError:
+def _no_packed_layers(all_frames: bool) -> DimError:
     if all_frames:
         why = "with checks or prints of all outputs, or maximize_grad_norm, layers compute all frames"
-    elif product_dtype is not None:
-        why = "with mixed_precision = %r, layers compute all frames" % product_dtype
     else:
         why = (
             "none works frame by frame on float32 [batch, time, features] without others after it that see padding, "

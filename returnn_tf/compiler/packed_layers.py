@@ -20,7 +20,6 @@ def packed_layers(
     needed: Iterable[Node],
     owners: Mapping[LossNode, Node],
     differentiated: Collection[Node],
-    product_dtype: Optional[str],
     *,
     always: bool = False,
 ) -> tuple[frozenset[Node], Any]:
@@ -29,11 +28,10 @@ def packed_layers(
     :param needed: all layers of the graph
     :param owners: layer by loss
     :param differentiated: the layers by whose values other layers may take derivatives
-    :param product_dtype: see `Semantics`
     :param always: whether to pack where it does not pay, too
     """
     nodes = [node for node in needed if node.planned]
-    if product_dtype is not None or any(node.layer.has_meta_loss for node in nodes):
+    if any(node.layer.has_meta_loss for node in nodes):
         return frozenset(), None
     readers: dict[Node, list[Node]] = {node: [] for node in nodes}
     for node in nodes:

@@ -45,12 +45,12 @@ def emit_node(lowering: Lowering, node: Node) -> None:
         try:
             value = node.layer.emit(ctx)
             _check_tensor(node, value)
+            value = full(value, lowering.options.semantics.product_dtype) if node.output.dtype == "float32" else value
             if packing is not None:  # then nothing looks at the value here
                 _check_shape(node, value)
                 lowering.packing.frames[node] = value
                 lowering.values.outputs[node] = Postponed(partial(packing.unpack, value))
                 return
-            value = full(value, lowering.options.semantics.product_dtype) if node.output.dtype == "float32" else value
             if node.own_output is not None:
                 value = _with_declared_sizes(ctx, value, node.own_output)
             if node.layer.batch_norm and not node.layer.normalizes_batch:

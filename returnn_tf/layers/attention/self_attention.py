@@ -440,15 +440,14 @@ def projected(ctx: EmitContext, layer: ConcatInputLayer, frames: Data, perm: Seq
     :param perm: the order of its axes, with the features last
     :param param: its name
     """
-    w = matrix(ctx, param)
-    packing = None
+    w, low, packing = matrix(ctx, param), ctx.product_dtype, None
     if frames is layer.input and list(perm) == [0, 1, 2] and not layer.dropout and len(layer.sources) == 1:
         packing = ctx.lowering.packing.of(layer.source, ctx.lowering.dims)
     if packing is not None:
         frames_of_source = ctx.lowering.packing.value(layer.source, packing, ctx.lowering.values)
-        return packing.unpack(product(frames_of_source, w, train=ctx.train, product_dtype=ctx.product_dtype))
+        return packing.unpack(full(product(frames_of_source, w, train=ctx.train, product_dtype=low), low))
     x = transpose(with_frames(ctx, layer.emit_input(ctx), layer.input, frames), perm)
-    return full(product(x, w, train=ctx.train, product_dtype=ctx.product_dtype), ctx.product_dtype)
+    return full(product(x, w, train=ctx.train, product_dtype=low), low)
 
 
 def stays_in_place(ctx: EmitContext, layer: Any) -> bool:
