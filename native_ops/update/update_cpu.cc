@@ -4,7 +4,7 @@
 
 #include "../common/ragged.h"
 #include "../common/vector.h"
-#include "update.h"
+#include "rules.h"
 
 namespace rtf {
 namespace {
@@ -13,108 +13,16 @@ constexpr int64_t kNumbersPerThread = 1 << 15;
 constexpr int64_t kSquaresPerBlock = 1 << 12;
 constexpr int64_t kMatrixPerBlock = 1 << 16;
 
-// Applies a rule to n entries. The formulas and the order of their operations are those of TensorFlow's kernels.
-template <int kRule>
-void apply(const float* numbers, int64_t n, float* __restrict w, const float* __restrict g, float* __restrict s0,
-           float* __restrict s1, float* __restrict s2) {
-  const float rate = numbers[0], a = numbers[1], b = numbers[2], c = numbers[3], d = numbers[4], e = numbers[5];
-  if (kRule == RTF_SGD) {
-    for (int64_t i = 0; i < n; ++i) w[i] -= g[i] * rate;
-  } else if (kRule == RTF_MOMENTUM) {
-    const float look_ahead = b != 0 ? rate : 0.0f, direct = b != 0 ? a * rate : rate;
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] = s0[i] * a + g[i];
-      w[i] -= g[i] * look_ahead + s0[i] * direct;
-    }
-  } else if (kRule == RTF_KERAS_SGD) {
-    const float look_ahead = b != 0 ? rate : 0.0f, direct = b != 0 ? a : 1.0f;
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] = s0[i] * a - g[i] * rate;
-      w[i] += s0[i] * direct - g[i] * look_ahead;
-    }
-  } else if (kRule == RTF_ADAM) {
-    const float alpha = rate * std::sqrt(1.0f - b) / (1.0f - a), epsilon = e, decay = rate * numbers[7];
-    const float beta1 = c, rest1 = 1.0f - c, rest2 = 1.0f - d;
-    const float of_g = numbers[6] != 0 ? rest1 : 0.0f, of_m = numbers[6] != 0 ? beta1 : 1.0f;
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] += (g[i] - s0[i]) * rest1;
-      s1[i] += (g[i] * g[i] - s1[i]) * rest2;
-      const float kept = decay != 0 ? w[i] - decay * w[i] : w[i];
-      w[i] = kept - (g[i] * of_g + s0[i] * of_m) * alpha / (std::sqrt(s1[i]) + epsilon);
-    }
-  } else if (kRule == RTF_AMSGRAD) {
-    const float alpha = rate * std::sqrt(1.0f - b) / (1.0f - a), rest1 = 1.0f - c, rest2 = 1.0f - d;
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] += (g[i] - s0[i]) * rest1;
-      s1[i] += (g[i] * g[i] - s1[i]) * rest2;
-      s2[i] = s1[i] > s2[i] ? s1[i] : s2[i];
-      w[i] -= s0[i] * alpha / (std::sqrt(s2[i]) + e);
-    }
-  } else if (kRule == RTF_NADAM_KERAS) {
-    const float of_m = a, of_v = b, beta1 = c, beta2 = d;
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] = beta1 * s0[i] + (1.0f - beta1) * g[i];
-      s1[i] = beta2 * s1[i] + (1.0f - beta2) * (g[i] * g[i]);
-      w[i] -= (rate * g[i] + of_m * s0[i]) / (std::sqrt(of_v * s1[i]) + e);
-    }
-  } else if (kRule == RTF_RMSPROP) {
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] += (g[i] * g[i] - s0[i]) * (1.0f - a);
-      s1[i] = s1[i] * b + g[i] * rate / std::sqrt(c + s0[i]);
-      w[i] -= s1[i];
-    }
-  } else if (kRule == RTF_RMSPROP_CENTERED) {
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] += (g[i] * g[i] - s0[i]) * (1.0f - a);
-      s2[i] += (g[i] - s2[i]) * (1.0f - a);
-      s1[i] = s1[i] * b + g[i] * rate / std::sqrt((s0[i] - s2[i] * s2[i]) + c);
-      w[i] -= s1[i];
-    }
-  } else if (kRule == RTF_ADAGRAD) {
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] += g[i] * g[i];
-      w[i] -= g[i] * rate / std::sqrt(s0[i]);
-    }
-  } else if (kRule == RTF_RADAM) {
-    const float rest1 = 1.0f - d, rest2 = 1.0f - e, epsilon = numbers[6], decay = numbers[7];
-    const float of_root = c != 0 ? 1.0f : 0.0f, instead = c != 0 ? epsilon : 1.0f;
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] += (g[i] - s0[i]) * rest1;
-      s1[i] += (g[i] * g[i] - s1[i]) * rest2;
-      w[i] -= rate * (a * s0[i] / (std::sqrt(b * s1[i]) * of_root + instead) + decay * w[i]);
-    }
-  } else if (kRule == RTF_LION) {
-    const float rest1 = 1.0f - a, rest2 = 1.0f - b, decay = c;
-    for (int64_t i = 0; i < n; ++i) {
-      const float mixed = s0[i] + rest1 * (g[i] - s0[i]);
-      // NaN stays NaN
-      const float sign = mixed > 0 ? 1.0f : mixed < 0 ? -1.0f : mixed;
-      w[i] -= rate * (sign + decay * w[i]);
-      s0[i] += rest2 * (g[i] - s0[i]);
-    }
-  } else if (kRule == RTF_SCHEDULE_FREE) {
-    const float kept = 1.0f - a, beta1 = c, rest2 = 1.0f - d, decay = numbers[6];
-    for (int64_t i = 0; i < n; ++i) {
-      s1[i] += (g[i] * g[i] - s1[i]) * rest2;
-      const float step = rate * (g[i] / (std::sqrt(b * s1[i]) + e) + decay * w[i]);
-      const float after = kept * (s0[i] - beta1 * step);
-      w[i] += s0[i] - step - after;
-      s0[i] = after;
-    }
-  } else if (kRule == RTF_AVERAGE) {
-    for (int64_t i = 0; i < n; ++i) w[i] += (g[i] - w[i]) * rate;
-  } else {
-    for (int64_t i = 0; i < n; ++i) {
-      s0[i] = s0[i] * a + g[i] * g[i] * (1.0f - a);
-      const float change = std::sqrt(s1[i] + b) / std::sqrt(s0[i] + b) * g[i];
-      s1[i] = s1[i] * a + change * change * (1.0f - a);
-      w[i] -= change * rate;
-    }
-  }
+// Applies a rule to entries first ... last - 1.
+template <class Rule>
+void apply(const Rule rule, int64_t first, int64_t last, float* __restrict w, const float* __restrict g,
+           float* __restrict s0, float* __restrict s1, float* __restrict s2) {
+  for (int64_t i = first; i < last; ++i) rule.step(i, w, g, s0, s1, s2);
 }
 
-template <int kRule>
+template <class Rule>
 void update(const float* numbers, const RtfParameter* parameters, int64_t count, const RtfThreads& threads) {
+  const Rule rule(numbers);
   int64_t total = 0;
   for (int64_t p = 0; p < count; ++p) total += parameters[p].size;
   const int64_t parts = std::min<int64_t>(threads.n_threads, std::max<int64_t>(1, total / kNumbersPerThread));
@@ -125,9 +33,7 @@ void update(const float* numbers, const RtfParameter* parameters, int64_t count,
       const RtfParameter& of = parameters[p];
       const int64_t from = std::max(first, start) - start, to = std::min(last, start + of.size) - start;
       if (from >= to) continue;
-      float* slots[3];
-      for (int i = 0; i < 3; ++i) slots[i] = of.slots[i] ? of.slots[i] + from : nullptr;
-      apply<kRule>(numbers, to - from, of.value + from, of.gradient + from, slots[0], slots[1], slots[2]);
+      apply(rule, from, to, of.value, of.gradient, of.slots[0], of.slots[1], of.slots[2]);
     }
   });
 }
@@ -200,81 +106,21 @@ inline void strided(int64_t n, const Entry& entry) {
   for (; i < n; ++i) entry(i, 0);
 }
 
-// Rules with sums over the entries of a parameter: what `sum` adds up by block, `factors` makes two numbers of for each
-// parameter, and `apply` takes.
-struct Lamb {
-  const float* numbers;
-  float rate = numbers[0], of_m = numbers[1], of_v = numbers[2], rest1 = 1.0f - numbers[3], rest2 = 1.0f - numbers[4];
-  float epsilon = numbers[5], decay = numbers[6];
+// The sums of a rule over some entries of a parameter.
+template <class Rule>
+void sum(const Rule rule, int64_t first, int64_t last, const float* __restrict w, const float* __restrict g,
+         float* __restrict m, float* __restrict v, double* sums) {
+  float one[kSums] = {}, other[kSums] = {};
+  strided(last - first, [&](int64_t i, int k) { rule.add(first + i, w, g, m, v, &one[k], &other[k]); });
+  sums[0] = total(one), sums[1] = total(other);
+}
 
-  explicit Lamb(const float* numbers) : numbers(numbers) {}
-
-  float direction(float w, float m, float v) const { return of_m * m / (std::sqrt(of_v * v) + epsilon) + decay * w; }
-
-  // The squares of the weights and of the direction.
-  void sum(int64_t n, const float* __restrict w, const float* __restrict g, float* __restrict m, float* __restrict v,
-           double* sums) const {
-    float weights[kSums] = {}, directions[kSums] = {};
-    strided(n, [&](int64_t i, int k) {
-      m[i] += (g[i] - m[i]) * rest1;
-      v[i] += (g[i] * g[i] - v[i]) * rest2;
-      const float u = direction(w[i], m[i], v[i]);
-      weights[k] += w[i] * w[i];
-      directions[k] += u * u;
-    });
-    sums[0] = total(weights), sums[1] = total(directions);
-  }
-
-  void factors(const RtfParameter&, const double* sums, float* result) const {
-    const float ratio = static_cast<float>(std::sqrt(sums[0]) / std::sqrt(sums[1]));
-    result[0] = rate * (sums[0] > 0 && sums[1] > 0 ? ratio : 1.0f);
-  }
-
-  void apply(int64_t n, float* __restrict w, const float*, float* __restrict m, float* __restrict v,
-             const float* factors) const {
-    const float step = factors[0];
-    for (int64_t i = 0; i < n; ++i) w[i] -= step * direction(w[i], m[i], v[i]);
-  }
-};
-
-struct ScaledAdam {
-  const float* numbers;
-  float rate = numbers[0], rest1 = 1.0f - numbers[1], rest2 = 1.0f - numbers[2], epsilon = numbers[3];
-  float scale_rate = numbers[4], least = numbers[5];
-
-  explicit ScaledAdam(const float* numbers) : numbers(numbers) {}
-
-  // The squares of the weights, and the gradient of the logarithm of their scale.
-  void sum(int64_t n, const float* __restrict w, const float* __restrict g, float*, float*, double* sums) const {
-    float weights[kSums] = {}, slopes[kSums] = {};
-    strided(n, [&](int64_t i, int k) {
-      weights[k] += w[i] * w[i];
-      slopes[k] += g[i] * w[i];
-    });
-    sums[0] = total(weights), sums[1] = total(slopes);
-  }
-
-  void factors(const RtfParameter& of, const double* sums, float* result) const {
-    if (!of.size) return;
-    const float slope = static_cast<float>(sums[1]);
-    float &m = *of.slots[2], &v = *of.slots[3];
-    m += (slope - m) * rest1;
-    v += (slope * slope - v) * rest2;
-    const float scale = static_cast<float>(std::sqrt(sums[0] / of.size));
-    result[0] = rate * (of.size == 1 ? scale_rate : std::max(scale, least));
-    result[1] = of.size == 1 ? 0.0f : rate * scale_rate * m / (std::sqrt(v) + epsilon);
-  }
-
-  void apply(int64_t n, float* __restrict w, const float* __restrict g, float* __restrict m, float* __restrict v,
-             const float* factors) const {
-    const float step = factors[0], of_scale = factors[1];
-    for (int64_t i = 0; i < n; ++i) {
-      m[i] += (g[i] - m[i]) * rest1;
-      v[i] += (g[i] * g[i] - v[i]) * rest2;
-      w[i] -= step * m[i] / (std::sqrt(v[i]) + epsilon) + of_scale * w[i];
-    }
-  }
-};
+template <class Rule>
+void apply_factors(const Rule rule, int64_t first, int64_t last, float* __restrict w, const float* __restrict g,
+                   float* __restrict m, float* __restrict v, const float* factors) {
+  const float both[2] = {factors[0], factors[1]};  // a copy, which no store changes
+  for (int64_t i = first; i < last; ++i) rule.apply(i, w, g, m, v, both);
+}
 
 template <class Rule>
 void update_by_sums(const float* numbers, const RtfParameter* parameters, int64_t count, const RtfThreads& threads) {
@@ -284,7 +130,7 @@ void update_by_sums(const float* numbers, const RtfParameter* parameters, int64_
   std::vector<double> sums(2 * blocks.count());
   blocks.each(threads, [&](int64_t block, int64_t p, int64_t at, int64_t n) {
     const RtfParameter& of = parameters[p];
-    rule.sum(n, of.value + at, of.gradient + at, of.slots[0] + at, of.slots[1] + at, &sums[2 * block]);
+    sum(rule, at, at + n, of.value, of.gradient, of.slots[0], of.slots[1], &sums[2 * block]);
   });
   std::vector<float> factors(2 * count);
   for (int64_t p = 0; p < count; ++p) {
@@ -295,7 +141,7 @@ void update_by_sums(const float* numbers, const RtfParameter* parameters, int64_
   }
   blocks.each(threads, [&](int64_t, int64_t p, int64_t at, int64_t n) {
     const RtfParameter& of = parameters[p];
-    rule.apply(n, of.value + at, of.gradient + at, of.slots[0] + at, of.slots[1] + at, &factors[2 * p]);
+    apply_factors(rule, at, at + n, of.value, of.gradient, of.slots[0], of.slots[1], &factors[2 * p]);
   });
 }
 
@@ -409,13 +255,13 @@ void rtf_update_f32(int rule, const float* numbers, const RtfParameter* paramete
   float all[kRtfMaxNumbers] = {};
   std::copy(numbers, numbers + rtf_update_numbers(rule), all);
   using Update = void (*)(const float*, const RtfParameter*, int64_t, const RtfThreads&);
-  static const Update kUpdates[] = {rtf::update<RTF_SGD>,           rtf::update<RTF_MOMENTUM>,
-                                    rtf::update<RTF_KERAS_SGD>,     rtf::update<RTF_ADAM>,
-                                    rtf::update<RTF_AMSGRAD>,       rtf::update<RTF_NADAM_KERAS>,
-                                    rtf::update<RTF_RMSPROP>,       rtf::update<RTF_RMSPROP_CENTERED>,
-                                    rtf::update<RTF_ADAGRAD>,       rtf::update<RTF_ADADELTA>,
-                                    rtf::update<RTF_RADAM>,         rtf::update<RTF_LION>,
-                                    rtf::update<RTF_SCHEDULE_FREE>, rtf::update<RTF_AVERAGE>,
+  static const Update kUpdates[] = {rtf::update<rtf::Sgd>,          rtf::update<rtf::Momentum>,
+                                    rtf::update<rtf::KerasSgd>,     rtf::update<rtf::Adam>,
+                                    rtf::update<rtf::AmsGrad>,      rtf::update<rtf::NadamKeras>,
+                                    rtf::update<rtf::RmsProp>,      rtf::update<rtf::CenteredRmsProp>,
+                                    rtf::update<rtf::Adagrad>,      rtf::update<rtf::Adadelta>,
+                                    rtf::update<rtf::RAdam>,        rtf::update<rtf::Lion>,
+                                    rtf::update<rtf::ScheduleFree>, rtf::update<rtf::Average>,
                                     rtf::update_by_sums<rtf::Lamb>, rtf::update_by_sums<rtf::ScaledAdam>,
                                     rtf::update_adafactor};
   static_assert(sizeof(kUpdates) == RTF_RULES * sizeof(Update), "a rule is missing");
