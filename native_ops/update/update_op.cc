@@ -1,5 +1,5 @@
 // Updates of all parameters of an optimizer, and the norm of all gradients, as TensorFlow ops. The kernels are in
-// update_cpu.cc.
+// update_cpu.cc and update_cuda.cu.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,6 +7,9 @@
 
 #include "../common/tf_op.h"
 #include "update.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -50,6 +53,55 @@ TensorShape slot_shape(int rule, int slot, const TensorShape& shape) {
   return shape;
 }
 
+struct Cpu {
+  static Status copy(OpKernelContext*, void* to, const void* from, int64_t bytes) {
+    std::memcpy(to, from, bytes);
+    return OkStatus();
+  }
+
+  static Status update(OpKernelContext* context, int rule, const float* numbers,
+                       const std::vector<RtfParameter>& parameters) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_update_f32(rule, numbers, parameters.data(), parameters.size(), &threads);
+    return OkStatus();
+  }
+
+  static Status norm(OpKernelContext* context, const std::vector<const float*>& arrays,
+                     const std::vector<int64_t>& sizes, float* norm) {
+    const RtfThreads threads = tf_threads(context);
+    const double sum = rtf_sum_of_squares_f32(arrays.data(), sizes.data(), arrays.size(), &threads);
+    *norm = static_cast<float>(std::sqrt(sum));
+    return OkStatus();
+  }
+};
+
+#if RTF_CUDA
+struct Gpu {
+  static Status copy(OpKernelContext* context, void* to, const void* from, int64_t bytes) {
+    return gpu_status("update", rtf_copy_cuda(to, from, bytes, gpu_stream(context)));
+  }
+
+  static Status update(OpKernelContext* context, int rule, const float* numbers,
+                       const std::vector<RtfParameter>& parameters) {
+    const int64_t count = parameters.size();
+    Tensor scratch;
+    TF_RETURN_IF_ERROR(
+        allocate_scratch(context, rtf_update_cuda_scratch_size(rule, parameters.data(), count), &scratch));
+    return gpu_status(
+        "update", rtf_update_cuda_f32(rule, numbers, parameters.data(), count, floats(&scratch), gpu_stream(context)));
+  }
+
+  static Status norm(OpKernelContext* context, const std::vector<const float*>& arrays,
+                     const std::vector<int64_t>& sizes, float* norm) {
+    const int64_t count = arrays.size();
+    Tensor scratch;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_norm_of_all_cuda_scratch_size(sizes.data(), count), &scratch));
+    return gpu_status("norm of all gradients", rtf_norm_of_all_cuda_f32(arrays.data(), sizes.data(), count, norm,
+                                                                        floats(&scratch), gpu_stream(context)));
+  }
+};
+#endif
+
 // Variables, locked against readers and other writers while this exists.
 class Locked {
  public:
@@ -72,6 +124,7 @@ class Locked {
   }
 
   // The numbers of a variable of this shape, to be changed: copied if something that was read before still has them.
+  template <class Device>
   Status numbers(OpKernelContext* context, int i, const TensorShape& shape, float** data) {
     Tensor* tensor = vars_[i].tensor();
     if (!vars_[i].is_initialized() || tensor->dtype() != DT_FLOAT || tensor->shape() != shape)
@@ -80,7 +133,7 @@ class Locked {
     if (!tensor->RefCountIsOne()) {
       Tensor copy;
       TF_RETURN_IF_ERROR(context->allocate_temp(DT_FLOAT, shape, &copy));
-      std::memcpy(floats(&copy), floats(tensor), tensor->NumElements() * sizeof(float));
+      TF_RETURN_IF_ERROR(Device::copy(context, copy.data(), tensor->data(), tensor->NumElements() * sizeof(float)));
       *tensor = copy;
     }
     *data = floats(tensor);
@@ -93,6 +146,7 @@ class Locked {
   bool open_ = false;
 };
 
+template <class Device>
 class UpdateOp : public OpKernel {
  public:
   explicit UpdateOp(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -123,20 +177,21 @@ class UpdateOp : public OpKernel {
           context, rank == 2 || rule_ != RTF_ADAFACTOR,
           InvalidArgument("update: the rule is for matrices, but a gradient is ", gradient.shape().DebugString()));
       parameter = {gradient.NumElements(), rank ? gradient.dim_size(rank - 1) : 1, nullptr, floats(gradient), {}};
-      OP_REQUIRES_OK(context, locked.numbers(context, p, gradient.shape(), &parameter.value));
+      OP_REQUIRES_OK(context, locked.numbers<Device>(context, p, gradient.shape(), &parameter.value));
       for (int i = 0; i < per_parameter; ++i) {
         const TensorShape shape = slot_shape(rule_, i, gradient.shape());
-        OP_REQUIRES_OK(context, locked.numbers(context, count_ + p * per_parameter + i, shape, &parameter.slots[i]));
+        OP_REQUIRES_OK(context,
+                       locked.numbers<Device>(context, count_ + p * per_parameter + i, shape, &parameter.slots[i]));
       }
     }
-    const RtfThreads threads = tf_threads(context);
-    rtf_update_f32(rule_, floats(numbers), parameters.data(), count_, &threads);
+    OP_REQUIRES_OK(context, Device::update(context, rule_, floats(numbers), parameters));
   }
 
  private:
   int rule_, count_;
 };
 
+template <class Device>
 class GlobalNormOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -150,14 +205,17 @@ class GlobalNormOp : public OpKernel {
     }
     Tensor* norm;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &norm));
-    const RtfThreads threads = tf_threads(context);
-    const double sum = rtf_sum_of_squares_f32(arrays.data(), sizes.data(), context->num_inputs(), &threads);
-    norm->flat<float>()(0) = static_cast<float>(std::sqrt(sum));
+    OP_REQUIRES_OK(context, Device::norm(context, arrays, sizes, floats(norm)));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfUpdate").Device(DEVICE_CPU), UpdateOp);
-REGISTER_KERNEL_BUILDER(Name("RtfGlobalNorm").Device(DEVICE_CPU), GlobalNormOp);
+REGISTER_KERNEL_BUILDER(Name("RtfUpdate").Device(DEVICE_CPU), UpdateOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfGlobalNorm").Device(DEVICE_CPU), GlobalNormOp<Cpu>);
+#if RTF_CUDA
+REGISTER_KERNEL_BUILDER(Name("RtfUpdate").Device(DEVICE_GPU).HostMemory("vars").HostMemory("slots").HostMemory("when"),
+                        UpdateOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfGlobalNorm").Device(DEVICE_GPU), GlobalNormOp<Gpu>);
+#endif
 
 }  // namespace
 }  // namespace rtf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from returnn_tf.native.fused.update_trials import NORM_OF_ALL_TRIAL, UPDATE_TRIAL
 from returnn_tf.native.trials.trial import Trial
 from returnn_tf.ops.after_product import ACTIVATE_TRIAL, GATE_TRIAL
 from returnn_tf.ops.cells.gru import GRU_TRIAL
@@ -31,4 +32,5 @@ TRIALS: tuple[Trial, ...] = (
     TRANSDUCER_TRIAL, CHUNK_TRIAL, SCAN_TRIAL, COMPLEX_SCAN_TRIAL, SELECTIVE_SCAN_TRIAL, NORM_TRIAL,
     ACTIVATE_TRIAL, GATE_TRIAL, MATRIX_SCAN_TRIAL, ONE_DECAY_TRIAL, DELTA_RULE_TRIAL, ATTENTION_TRIAL,
     ATTENTION_BY_DISTANCE_TRIAL, SLSTM_TRIAL, BEST_LABELS_TRIAL, SOFTMAX_TRIAL,
+    UPDATE_TRIAL, NORM_OF_ALL_TRIAL,
 )  # fmt: skip

@@ -9,7 +9,8 @@ from typing import Any, Optional
 
 from returnn_tf.engine.update.options import UpdateOptions
 from returnn_tf.native.dispatch import form
-from returnn_tf.native.fused.update import LEAST_SIZE, native_global_norm, update_ops
+from returnn_tf.native.fused.update import LEAST_SIZE, native_global_norm
+from returnn_tf.native.fused.update_trials import NORM_OF_ALL_TRIAL, update_ops_for
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -44,12 +45,13 @@ def global_norm(grads: Sequence[Any]) -> Any:
     return tf.sqrt(2.0 * tf.add_n([tf.cast(square, "float32") for square in squares]))
 
 
-def _is_large(grads: Sequence[Any]) -> bool:
+def _ops_for(grads: Sequence[Any]) -> Optional[Any]:
     size = sum(grad.shape.num_elements() or 0 for grad in grads)
-    return size >= LEAST_SIZE and all(grad.dtype == tf.float32 for grad in grads)
+    fits = grads and size >= LEAST_SIZE and all(grad.dtype == tf.float32 for grad in grads)
+    return update_ops_for(NORM_OF_ALL_TRIAL, size) if fits else None
 
 
-@form(native_global_norm, where=lambda grads: grads and _is_large(grads) and update_ops())
+@form(native_global_norm, where=_ops_for)
 def fused_global_norm(grads: Sequence[Any]) -> Any:
     """Return `global_norm`, by one op if a native one can; it has no gradient."""
     return global_norm(grads)

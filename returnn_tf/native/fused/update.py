@@ -400,7 +400,12 @@ _SHAPES: list[Shape] = [(3, 5), (), (41,), (0,)]
 _MATRICES: list[Shape] = [(3, 5), (300, 441), (0, 2), (7, 0)]
 
 
-@register_op("update", kernels=("update/update_cpu.cc",), bindings=("update/update_op.cc",))
+@register_op(
+    "update",
+    kernels=("update/update_cpu.cc",),
+    bindings=("update/update_op.cc",),
+    cuda=("update/update_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare two steps of each rule, and the norm, with numpy.
 

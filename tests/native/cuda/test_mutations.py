@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.native.cuda import activate_calls, norm_calls, softmax_calls
+from tests.native.cuda import activate_calls, norm_calls, softmax_calls, update_calls
 from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import SOURCES, build_emulated
 from tests.native.cuda.matrix_scan_calls import Scans
@@ -51,6 +51,16 @@ OF_ROWS = [
     ("softmax", "a warp is left out", "softmax/softmax_cuda.cu", "warp < kWarps", "warp < kWarps - 1"),
     ("softmax", "lanes are left out", "softmax/softmax_cuda.cu", "bits >= 1", "bits > 1"),
     ("softmax", "a sum keeps its scale", "softmax/softmax_cuda.cu", "sum = sum * e + 1.0f", "sum = sum + 1.0f"),
+    ("update", "nothing", "update/update_cuda.cu", "", ""),
+    ("update", "sums are not awaited", "update/update_cuda.cu", "= sum;\n  __syncthreads();", "= sum;"),
+    ("update", "halves are not awaited", "update/update_cuda.cu", "+ half];\n    __syncthreads();", "+ half];"),
+    (
+        "update",
+        "the first block of a parameter is of another",
+        "update/update_cuda.cu",
+        "first <= blockIdx.x",
+        "first < blockIdx.x",
+    ),
 ]
 
 
@@ -100,6 +110,9 @@ def test_found_in_rows(monkeypatch, tmp_path, op, what, file, text, by):
         elif op == "softmax":
             rows = (*softmax_calls.inputs(*size), softmax_calls.SPECS[1])
             results = [softmax_calls.computed(side, *rows, in_place=True) for side in (gpu, cpu)]
+        elif op == "update":
+            rule = update_calls.RULES[-1 - seed % 4]
+            results = [update_calls.updated(side, rule, update_calls.NUMBERS) for side in (gpu, cpu)]
         else:
             inputs = activate_calls.Inputs(size, "relu", residual=False)
             results = [activate_calls.computed(side, inputs) for side in (gpu, cpu)]

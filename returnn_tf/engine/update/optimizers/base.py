@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
-from returnn_tf.native.fused.update import LEAST_SIZE, UpdateRule, native_update, update_ops
+from returnn_tf.native.fused.update import LEAST_SIZE, UpdateRule, native_update
+from returnn_tf.native.fused.update_trials import UPDATE_TRIAL, update_ops_for
 from returnn_tf.util.lazy_tf import tf
 
 # The epsilon of the optimizers that RETURNN has, unless ``optimizer_epsilon`` or the optimizer dict sets it; the others
@@ -217,11 +218,11 @@ class Optimizer:
     ) -> set[str]:
         """Emit one op for all parameters if a native one can update them; return their names, or no names."""
         grads = [entry for entry in grads if self.fused_for(tuple(entry[2].shape))]
-        small = sum(var.shape.num_elements() for _, _, var in grads) < LEAST_SIZE
-        if not grads or small or type(self).update is not type(self).fused_replaces:
+        size = sum(var.shape.num_elements() for _, _, var in grads)
+        if not grads or size < LEAST_SIZE or type(self).update is not type(self).fused_replaces:
             return set()
         rule = self.fused(by_dtype[tf.float32])
-        ops = update_ops() if rule is not None else None
+        ops = update_ops_for(UPDATE_TRIAL, size) if rule is not None else None
         if ops is None or rule is None:
             return set()
         variables, slots = [var for _, _, var in grads], [list(self._slots[param].values()) for param, _, _ in grads]
