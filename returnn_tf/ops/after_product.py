@@ -240,7 +240,7 @@ def _gate_case(size: Size) -> Case:
     return Case(inputs, lambda ops, x: [native_gate(ops, x, "identity", "sigmoid")], plain)
 
 
-ACTIVATE_TRIAL = Trial(
+ACTIVATE_TRIAL: Trial = Trial(
     "activation and dropout", "activate", __name__, "ACTIVATE_TRIAL", _case, "features", (128, 512, 2048)
 )
 GATE_TRIAL = Trial(

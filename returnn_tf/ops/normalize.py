@@ -85,8 +85,11 @@ def batch_norm(
 
 def _case(size: Size) -> Case:
     inputs = draw((1.0, (size.frames, size.batch, size.width)), (1.0, (size.width,)), (1.0, (size.width,)))
-    plain = plain_form(layer_norm)
-    return Case(inputs, lambda ops, *x: [native_norm(ops, *x, 1e-6)], lambda *x: [plain(*x, 1e-6)])
+
+    def native(ops: Any, x: Any, scale: Any, shift: Any) -> list[Any]:
+        return [native_norm(ops, x, scale, shift, 1e-6)]
+
+    return Case(inputs, native, lambda *x: [plain_form(layer_norm)(*x, 1e-6)])
 
 
 NORM_TRIAL = Trial("layer norm", "norm", __name__, "NORM_TRIAL", _case, "features", (128, 512, 2048))
