@@ -1,10 +1,11 @@
 """Where the time of a training step goes: seconds of the ops of a model of bench/models.py, by kind of op.
 
-    python bench/model_profile.py [--row transformer] [--part 4] [--steps 10] [--ops 30]
+    python bench/model_profile.py [--row transformer] [--blocks] [--part 4] [--steps 10] [--ops 30]
 
 TensorFlow's profiler records when each op of each step begins and ends. Each op counts with the least time that it took
-in a step, so that other load on the machine matters little; with one thread, that is CPU time. What does not run in an
-op of its own (fused by TensorFlow's optimizer) counts for the op that it became part of.
+in a step, so that other load on the machine matters little; with one thread, that is CPU time for ops that are shorter
+than a time slice. What longer ones take is the CPU time of the step, printed too, less that of the others. What does
+not run in an op of its own (fused by TensorFlow's optimizer) counts for the op that it became part of.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import argparse
 import glob
 import os
+import statistics
 import sys
 import tempfile
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -75,23 +78,27 @@ def op_seconds(folder: str, steps: int) -> Counter:
     return found
 
 
-def profile(model: Model, steps: int) -> Counter:
-    """Return seconds of each type of op in a step of training."""
-    step = ours.make_steps(model)["step"]
+def profile(model: Model, steps: int, *, blocks: bool) -> tuple[Counter, float]:
+    """Return seconds of each type of op in a step of training, and CPU seconds of a step."""
+    step = ours.make_steps(model, of_blocks=blocks)["step"]
     step()
     step()
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder)
+        used = []
         for _ in range(steps):
+            before = time.process_time()
             step()
+            used.append(time.process_time() - before)
         tf.profiler.experimental.stop()
-        return op_seconds(folder, steps)
+        return op_seconds(folder, steps), statistics.median(used)
 
 
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", default="transformer", choices=list(ROWS))
+    parser.add_argument("--blocks", action="store_true", help="an encoder as returnn_tf.blocks writes it")
     parser.add_argument("--part", type=int, default=1, help="take 1 / n of the sequences")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
@@ -100,12 +107,12 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.threads)
     model = ROWS[args.row]
-    found = profile(replace(model, batch=max(1, model.batch // args.part)), args.steps)
+    found, used = profile(replace(model, batch=max(1, model.batch // args.part)), args.steps, blocks=args.blocks)
     kinds: Counter = Counter()
     for op, seconds in found.items():
         kinds[kind_of(op)] += seconds
     total = sum(kinds.values())
-    print("%s: %.0f ms in ops\n" % (args.row, 1e3 * total))
+    print("%s: %.0f ms in ops, %.0f CPU ms\n" % (args.row, 1e3 * total, 1e3 * used))
     for title, counts, number in (("kind", kinds, None), ("op", found, args.ops)):
         lines = [(name, "%.1f" % (1e3 * s), "%.1f" % (100 * s / total)) for name, s in counts.most_common(number)]
         print(table([title, "ms", "%"], lines) + "\n")

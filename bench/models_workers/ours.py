@@ -8,6 +8,7 @@ import attention_model
 from model_rows import DROPOUT, KERNEL, RATE, Model, serve, threads
 
 import returnn_tf
+from returnn_tf import blocks
 from returnn_tf.util.lazy_tf import tf
 
 Net = dict[str, dict[str, Any]]
@@ -87,7 +88,14 @@ def _recurrent(m: Model, source: str, directions: int) -> tuple[Net, Any]:
     return net, sources
 
 
-def network(m: Model) -> Net:
+def _block(m: Model) -> Net:
+    """Return an encoder as `returnn_tf.blocks` writes it, with positions, time masks and another dropout."""
+    function = {"transformer": blocks.transformer_encoder, "conformer": blocks.conformer}[m.kind]
+    sizes = {"layers": m.layers, "dim": m.size, "heads": m.heads, "ff_dim": m.hidden, "dropout": DROPOUT}
+    return function("norm", source="data", **sizes)
+
+
+def network(m: Model, *, of_blocks: bool = False) -> Net:
     """Return the network dict."""
     if m.kind == "attention":
         net, sources = _recurrent(m, "data", 2)
@@ -112,24 +120,25 @@ def network(m: Model) -> Net:
     elif m.kind == "ctc":
         net, last = _recurrent(m, "data", 2)
     else:
-        net, last = _encoder(m), "norm"
+        net, last = (_block if of_blocks else _encoder)(m), "norm"
     loss = "ctc" if m.kind == "ctc" else "ce"
     net["output"] = {"class": "softmax", "from": last, "target": "classes", "loss": loss}
     return net
 
 
-def config(m: Model) -> Any:
+def config(m: Model, *, of_blocks: bool = False) -> Any:
     """Return the config of a training with Adam."""
     data = {"sparse": True, "dim": m.labels} if m.kind == "lm" else {"dim": m.dim}
     return returnn_tf.Config({
-        "extern_data": {"data": data, "classes": {"dim": m.labels, "sparse": True}}, "network": network(m),
+        "extern_data": {"data": data, "classes": {"dim": m.labels, "sparse": True}},
+        "network": network(m, of_blocks=of_blocks),
         "behavior_version": 21, "optimizer": {"class": "adam"}, "learning_rate": RATE,
     })  # fmt: skip
 
 
-def make_steps(m: Model) -> dict[str, Callable[[], Any]]:
+def make_steps(m: Model, *, of_blocks: bool = False) -> dict[str, Callable[[], Any]]:
     """Return the steps of `model_rows.serve`."""
-    settings = config(m)
+    settings = config(m, of_blocks=of_blocks)
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(settings, train=True), settings)
     arrays = m.data()
     feed = {"data": arrays["x"], "data/size0": arrays["lengths"], "classes": arrays["labels"]}

@@ -41,6 +41,16 @@ def test_plans(row: str) -> None:
     assert m.gflop() > 0
 
 
+@pytest.mark.parametrize("row", ["transformer", "conformer"])
+def test_plans_of_blocks(row: str) -> None:
+    import ours
+    from model_rows import ROWS, small
+
+    m = small(ROWS[row])
+    net = returnn_tf.Network.from_config(ours.config(m, of_blocks=True), train=True)
+    assert any(name.startswith("norm_%d_" % m.layers) for name in net.params)
+
+
 @pytest.mark.slow
 def test_transformer_trains() -> None:
     """Both begin with the loss of about equal probabilities, with and without the update."""
