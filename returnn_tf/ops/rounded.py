@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Optional
 
@@ -157,6 +158,20 @@ def split_columns(w: Any, sizes: Sequence[int]) -> list[Any]:
     numbers = tf.split(w.numbers, [size // PANEL for size in sizes])
     scales = [None] * len(sizes) if w.scales is None else tf.split(w.scales, sizes)
     return [dataclasses.replace(w, numbers=n, width=size, scales=s) for n, size, s in zip(numbers, sizes, scales)]
+
+
+def split_rows(w: Any, sizes: Sequence[int]) -> list[Any]:
+    """Split a matrix by steps of the depth, in float32 where parts of a rounded one are not whole groups.
+
+    The gradient of a tensor is one concatenation, in place of a sum of as many padded arrays as there are parts.
+
+    :param w: `RoundedMatrix`, or a tensor
+    """
+    if not isinstance(w, RoundedMatrix):
+        found: list[Any] = tf.split(w, sizes, axis=0)
+        return found
+    ends = list(itertools.accumulate(sizes))
+    return [w[end - size : end] for end, size in zip(ends, sizes)]
 
 
 def side_by_side(parts: Sequence[Any]) -> Any:

@@ -19,7 +19,7 @@ from returnn_tf.ops.cells import run_cell
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.cells.single_step import PreparedCell, prepare_cell
 from returnn_tf.ops.frames.shape import transpose
-from returnn_tf.ops.rounded import one_below_the_other
+from returnn_tf.ops.rounded import one_below_the_other, split_rows
 from returnn_tf.tensor import Data, single_step_dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -193,11 +193,8 @@ class CellStep:
         if cell.projection is None or not plain or self._layer.dropout:
             return None
         weights, bias = cell.projection
-        known, row, rest, rows = None, 0, [], []
-        for source in sources:
-            size = source.output.dim or 0
-            part = weights[row : row + size]  # also of an `RoundedMatrix`
-            row += size
+        known, rest, rows = None, [], []
+        for source, part in zip(sources, split_rows(weights, [source.output.dim or 0 for source in sources])):
             value = ctx.aux(source, ALL_STEPS)
             if value is None:
                 value = ctx.lowering.values.outputs.get(source)
