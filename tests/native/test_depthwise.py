@@ -79,6 +79,21 @@ def test_where_it_is_used(ops):
     assert not kernel_of([2, 9, 64], [3, 1, 64], train=True, groups=64, padding=["same"])
 
 
+@pytest.mark.parametrize(
+    "frames, padding, expected", [(9, "same", 9), (9, "valid", 5), (3, "valid", 0), (9, (4, 3), 12)]
+)
+def test_static_frames(ops, frames, padding, expected):
+    for size, known in ((frames, expected), (None, None)):
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, size, 128])])
+        def graph(x):
+            y = convolution(x, tf.ones([3, 1, 128]), groups=128, dilations=[2], padding=[padding], train=True)
+            assert y.shape.as_list() == [None, known, 128]  # noqa: B023
+            return y
+
+        assert graph(tf.ones([2, frames, 128])).shape == [2, expected, 128]
+
+
 def test_nan_stays_in_reach(ops):
     x = np.zeros((2, 9, 3), "float32")
     x[1, 4, 2] = np.nan

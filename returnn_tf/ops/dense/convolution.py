@@ -34,7 +34,8 @@ def _native_depthwise(
     extent = (int(w.shape[0]) - 1) * dilation + 1
     left, right = same_padding(extent, extent, 1) if pad == "same" else (0, 0) if pad == "valid" else pad
     y = native_depthwise(ops, x, tf.squeeze(w, 1), bias, dilation=dilation, left=left, right=right)
-    y.set_shape([None, x.shape[1] if pad == "same" else None, None])
+    frames = x.shape[1]
+    y.set_shape([None, None if frames is None else max(0, frames + left + right - extent + 1), None])
     return y
 
 
