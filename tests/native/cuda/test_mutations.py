@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.native.cuda import activate_calls, norm_calls, softmax_calls, update_calls
+from tests.native.cuda import activate_calls, attention_calls, norm_calls, softmax_calls, update_calls
 from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import SOURCES, build_emulated
 from tests.native.cuda.matrix_scan_calls import Scans
@@ -170,6 +170,47 @@ def test_found_in_slstm(tmp_path, what, text, by):
     results = [side.run((4, 5, 20), ragged(4, 5)) for side in (gpu, cpu)]
     found = not all(np.allclose(*pair, rtol=1e-4, atol=1e-3) for pair in zip(*results))
     assert found == (what != "nothing")
+
+
+#: Of attention: what, file, text, what takes its place.
+ATTENTION_MUTATIONS = [
+    ("nothing, a head at a time", "cuda_distances.h", "int64_t(1) << 25", "1"),
+    ("copies are not awaited", "cuda_tiles.h", "cp_async_wait<0>();", ""),
+    ("values are not awaited", "attention_cuda.cu", "    tiles_are_there();\n    if (first", "    if (first"),
+    ("a lane has a maximum of its own", "attention_cuda.cu", "= largest_of_row(higher[r])", "= higher[r]"),
+    ("results keep their scale", "attention_cuda.cu", "place.of(results) *= factor[place.side()];", ""),
+    ("queries are overwritten", "attention_grad_cuda.cu", "    __syncthreads();\n    if (first + kTile < end) {",
+     "    if (first + kTile < end) {"),
+    ("dropout is read early", "attention_grad_cuda.cu", "keys, first, part);\n    __syncthreads();",
+     "keys, first, part);"),
+    ("the last distance is not summed", "attention_grad_cuda.cu", "distance == distances - 1", "false"),
+    ("heads of another launch", "cuda_energies.h", "launch.first_head + in_launch) / s", "in_launch) / s"),
+]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what, file, text, by", ATTENTION_MUTATIONS, ids=[row[0] for row in ATTENTION_MUTATIONS])
+def test_found_in_attention(monkeypatch, tmp_path, what, file, text, by):
+    for folder in ("common", "attention"):
+        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    folder = tmp_path / "attention"
+    replace(folder / "cuda_distances.h", "case RTF_FLOAT_TF32: error = function(recurrence::FloatTf32()); break;", "")
+    if what.startswith("heads"):
+        replace(folder / "cuda_distances.h", *ATTENTION_MUTATIONS[0][2:])
+    replace(folder / file, text, by)
+    kernels, cpu = (
+        attention_calls.Kernels([build_emulated(source % name, *flags) for name in attention_calls.PASSES], numbers)
+        for source, flags, numbers in [
+            (str(folder / "%s_cuda.cu"), (), attention_calls.FLOAT), ("attention/%s_cpu.cc", ("-O2",), None),
+        ]
+    )  # fmt: skip
+    inputs = attention_calls.packed(70, 1, 8, 8, 3, batch=2)
+    expected, found = cpu(*inputs, dropout=0.3), 0
+    for seed in range(1, 4):
+        monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
+        pairs = zip(kernels(*inputs, dropout=0.3), expected)
+        found += not all(np.allclose(result, value, rtol=1e-4, atol=1e-4) for result, value in pairs)
+    assert found == 0 if what.startswith("nothing") else found > 0
 
 
 @pytest.mark.parametrize("text, by, message", [
