@@ -78,13 +78,17 @@ def _is_large(dims: Sequence[Optional[int]], product_dtype: Optional[str]) -> bo
     return form is not None and len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= form.least_size
 
 
-def reason_not_used() -> str:
+def reason_not_used(product_dtype: Optional[str] = None) -> str:
     """Return the reason why large products are TensorFlow's on this machine, or "" if they are this op's.
 
     The choice follows from the CPU alone, not from timings, so that a run that is resumed computes the same bits.
     ``bench/products.py`` measures whether it is right.
+
+    :param product_dtype: see `Semantics`
     """
-    form = _form()
+    form = _form(product_dtype)
+    if form is None and product_dtype is not None:
+        return "this CPU has neither a tile unit nor AVX512_BF16"
     if form is None:
         return "this CPU has neither a tile unit nor AVX2 without AVX-512"
     return "" if _library_has(form) else form.lacking

@@ -211,6 +211,7 @@ def test_not_used_where_the_library_lacks_it(monkeypatch, ops, form, text):
     assert product.product_ops(tf.float32) is not None and not product.reason_not_used()
     monkeypatch.setattr(product, "_form", lambda *_: None)
     assert product.product_ops(tf.float32) is None and "neither a tile unit nor AVX2" in product.reason_not_used()
+    assert product.reason_not_used("bfloat16") == "this CPU has neither a tile unit nor AVX512_BF16"
 
 
 def test_used_for_gradients_of_weights(monkeypatch):
