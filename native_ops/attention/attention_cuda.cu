@@ -66,8 +66,10 @@ __global__ void __launch_bounds__(kThreads, 3)
   Softmax softmax;
   Sums results;
   clear(results);
-  queries.prefetch(first_query);
-  keys.prefetch(0);
+  if (end > 0) {  // else there may be no address of a key
+    queries.prefetch(first_query);
+    keys.prefetch(0);
+  }
   for (int first = 0; first < end; first += kTile) {
     tiles_are_there();
     values.load(first, part);

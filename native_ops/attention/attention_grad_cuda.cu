@@ -60,10 +60,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   float* d_distance = by_distance ? launch.gradients + head.in_launch * s.queries * distances : nullptr;
   Sums sums;
   clear(sums);
-  queries.prefetch(first_query);
-  keys.prefetch(0);
-  outputs.prefetch(first_query);
-  values.prefetch(0);
+  if (end > 0) {  // else there may be no address of a key
+    queries.prefetch(first_query);
+    keys.prefetch(0);
+    outputs.prefetch(first_query);
+    values.prefetch(0);
+  }
   for (int first = 0; first < end; first += kTile) {
     tiles_are_there();
     kept.draw(first_query, first);
@@ -130,10 +132,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   Sums d_keys, d_values;
   clear(d_keys);
   clear(d_values);
-  keys.prefetch(first_key);
-  values.prefetch(first_key);
-  queries.prefetch(begin);
-  outputs.prefetch(begin);
+  if (begin < end) {
+    keys.prefetch(first_key);
+    values.prefetch(first_key);
+    queries.prefetch(begin);
+    outputs.prefetch(begin);
+  }
   for (int first = begin; first < end; first += kTile) {
     tiles_are_there();
     kept.draw(first, first_key);
