@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Optional
 
 from returnn_tf.config import Config
 from returnn_tf.config.settings.network import NetworkSettings
 from returnn_tf.logging.log import log
+from returnn_tf.ops.mixed_precision import full, matmul
 from returnn_tf.util.lazy_tf import tf
 
 _ROWS, _DEPTH, _COLUMNS = 256, 1024, 1024  # 0.5 GFLOP: some milliseconds
@@ -15,9 +16,11 @@ _ROUNDS = 5
 
 
 def relative_time(dtype: str) -> float:
-    """Return the CPU time of a matrix product in this type divided by that in float32, measured alternately."""
-    factors = [_factors("float32"), _factors(dtype)]
-    times = [[_seconds(*pair) for pair in factors] for _ in range(_ROUNDS)]
+    """Return the CPU time of a product with factors of this type, as layers compute it, divided by that in float32.
+
+    Both are measured alternately. Operands and results are float32, so conversions count.
+    """
+    times = [[_seconds(product_dtype) for product_dtype in (None, dtype)] for _ in range(_ROUNDS)]
     return min(row[1] for row in times) / min(row[0] for row in times)
 
 
@@ -34,11 +37,8 @@ def speed_note(dtype: str, ratio: float) -> str:
     return text if ratio < 0.95 else text + "; without the setting, a step takes no longer"
 
 
-def _factors(dtype: str) -> tuple[Any, Any]:
-    return tuple(tf.ones(shape, dtype) for shape in ([_ROWS, _DEPTH], [_DEPTH, _COLUMNS]))
-
-
-def _seconds(a: Any, b: Any) -> float:
+def _seconds(product_dtype: Optional[str]) -> float:
+    a, b = tf.ones([_ROWS, _DEPTH]), tf.ones([_DEPTH, _COLUMNS])
     start = time.process_time()  # of all threads, since other programs may have the cores
-    tf.matmul(a, b).numpy()
+    full(matmul(a, b, product_dtype=product_dtype), product_dtype).numpy()
     return time.process_time() - start
