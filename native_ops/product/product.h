@@ -7,9 +7,8 @@
 
 extern "C" {
 
-// [rows, depth] x [depth, columns], each at least 0. A factor with transpose_... != 0 is stored transposed. With
-// rounded
-// != 0 both factors are rounded to bfloat16, half to even; sums are float in either case.
+// [rows, depth] x [depth, columns], each at least 0. A factor with transpose_... != 0 is stored transposed. If rounded
+// is not 0, both factors are rounded to bfloat16, half to even; sums are float in either case.
 typedef struct RtfProduct {
   int64_t rows, depth, columns;
   int transpose_a, transpose_b;
