@@ -24,14 +24,20 @@ def main() -> int:
         print("native op %s (%d of %d) ..." % (name, number, len(names)), flush=True)
         failure = examine(name)
         gpus = [device for device in devices(name) if not device.startswith("CPU")]
-        unused = reason_not_used() if name == "product" and not failure else ""
+        unused = reasons_not_used() if name == "product" and not failure else ""
         text = failure or " on ".join(["ok", *([", ".join(["CPU", *gpus])] if gpus else [])])
-        print("%s: %s%s" % (name, text, " (not used: %s)" % unused if unused else ""), flush=True)
+        print("%s: %s%s" % (name, text, " (not used %s)" % unused if unused else ""), flush=True)
         if gpus and not failure:
             for kind, verdict in verdicts(library_path(name), card_in_use()).items():
                 print("  %s: %s" % (kind, verdict.text), flush=True)
         failed = failed or bool(failure)
     return 1 if failed else 0
+
+
+def reasons_not_used() -> str:
+    """Return for which factors large products are TensorFlow's on this machine, and why; "" if for none."""
+    reasons = {low or "float32": reason_not_used(low) for low in (None, "bfloat16")}
+    return "; ".join("for %s: %s" % (low, reason) for low, reason in reasons.items() if reason)
 
 
 if __name__ == "__main__":

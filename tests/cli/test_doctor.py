@@ -167,8 +167,8 @@ def test_nvcc(monkeypatch):
         (0, "lstm: ok on CPU, GPU:0\nalign: ok\n", "lstm on CPU, GPU:0, align: compiled for this machine and tested"),
         (
             0,
-            "lstm: ok\nproduct: ok (not used: x)\n",
-            "lstm, product (not used: x): compiled for this machine and tested",
+            "lstm: ok\nproduct: ok (not used for float32: x)\n",
+            "lstm, product (not used for float32: x): compiled for this machine and tested",
         ),
         (1, "lstm: ok on CPU, GPU:0\nalign: nvcc failed: no\n", "align: nvcc failed: no"),
     ],

@@ -7,6 +7,7 @@ import pytest
 
 from returnn_tf.native import product, weight_gradient
 from returnn_tf.native.library import load
+from returnn_tf.native.self_test import reasons_not_used
 from returnn_tf.ops.cells.base import project
 from returnn_tf.util.lazy_tf import tf
 from tests.native.drivers import check_driver
@@ -212,6 +213,20 @@ def test_not_used_where_the_library_lacks_it(monkeypatch, ops, form, text):
     monkeypatch.setattr(product, "_form", lambda *_: None)
     assert product.product_ops(tf.float32) is None and "neither a tile unit nor AVX2" in product.reason_not_used()
     assert product.reason_not_used("bfloat16") == "this CPU has neither a tile unit nor AVX512_BF16"
+
+
+@pytest.mark.parametrize(
+    "forms, text",
+    [
+        ({None: product._TILES, "bfloat16": product._TILES}, ""),
+        ({"bfloat16": product._PAIRS}, "for float32: this CPU has neither a tile unit nor AVX2 without AVX-512"),
+        ({None: product._VECTORS}, "for bfloat16: this CPU has neither a tile unit nor AVX512_BF16"),
+    ],
+)
+def test_reasons_not_used(monkeypatch, forms, text):
+    monkeypatch.setattr(product, "_form", lambda low=None: forms.get(low))
+    monkeypatch.setattr(product, "_library_has", lambda _: True)
+    assert reasons_not_used() == text
 
 
 def test_used_for_gradients_of_weights(monkeypatch):
