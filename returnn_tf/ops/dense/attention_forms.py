@@ -60,7 +60,7 @@ _LONGER, _HEADS, _CLIPPING = 4, 2, 16
 
 def _case(with_table: bool, size: Size) -> Case:
     frames, width = _LONGER * size.frames, size.width
-    shapes = [(size.batch, frames, _HEADS, width)] * 3
+    shapes: list[tuple[int, ...]] = [(size.batch, frames, _HEADS, width)] * 3
     shapes += [(2 * _CLIPPING + 1, width)] * with_table
     options = {"scale": width**-0.5, "lengths": _LONGER * ragged(size), "dropout": 0.1, "seed": (1, 2)}
 

@@ -110,7 +110,7 @@ class _Layout:
         shape, lengths = tf.shape(parts[1]), weights.lengths
         if lengths is not None:
             lengths = tf.broadcast_to(tf.clip_by_value(lengths, 0, shape[1]), shape[:1])
-        options = {
+        options: dict[str, Any] = {
             "scale": weights.scale, "lengths": lengths, "causal": weights.causal, "dropout": weights.dropout,
             "seed": weights.seed,
         }  # fmt: skip
