@@ -72,11 +72,22 @@ def kernel_of(x, w, **options):
 def test_where_it_is_used(ops):
     x, w, options = [2, 9, 128], [3, 1, 128], {"groups": 128, "padding": ["same"]}
     assert kernel_of(x, w, train=True, **options)
+    assert kernel_of(x, w, train=True, product_dtype="bfloat16", **options)  # in float32
     assert not kernel_of(x, w, **options)  # the graph may be exported
     assert not kernel_of(x, w, train=True, strides=[2], **options)
     assert not kernel_of(x, [3, 1, 256], train=True, **options)  # two filters for each channel
     assert not kernel_of(x, [3, 2, 128], train=True, groups=64, padding=["same"])
     assert not kernel_of([2, 9, 64], [3, 1, 64], train=True, groups=64, padding=["same"])
+
+
+@pytest.mark.parametrize("groups", [128, 1])
+def test_operands_of_few_digits(groups):
+    rng = np.random.RandomState(1)
+    x, w = (tf.constant(rng.normal(0, 1, shape), tf.float32) for shape in ((2, 9, 128), (3, 128 // groups, 128)))
+    options = {"groups": groups, "padding": ["same"]}
+    exact, low = (convolution(x, w, product_dtype=dtype, **options) for dtype in (None, "bfloat16"))
+    assert low.dtype == tf.bfloat16  # TensorFlow's op
+    np.testing.assert_allclose(tf.cast(low, tf.float32), exact, atol=2e-2 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,6 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
                 "class": "conv", "n_out": 5, "filter_size": 3, "padding": "same_static", "strides": 2, "from": "data"}}
     """
 
-    reduces_precision = True
     filter_size: FilterSizes = option(help="filter size per axis; determines the number of axes")
     padding: Padding = option(help="'same', 'valid', 'same_static', a number or a pair of frames; or a list of these")
     strides: Sizes = option(1, help="strides of the filter, one number or one per axis")
@@ -152,5 +151,6 @@ class ConvLayer(ConcatInputLayer, ConvParams, Planned[ConvPlan]):
             groups=self.groups,
             padding=window.padding,
             train=ctx.train,
+            product_dtype=ctx.product_dtype,
         )
         return self.emit_activation(ctx, window.axes.from_op(ctx, y, ctx.output))

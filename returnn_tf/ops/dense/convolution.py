@@ -10,6 +10,7 @@ from returnn_tf.native.dispatch import form
 from returnn_tf.native.fused.depthwise import depthwise_ops, native_depthwise
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose, with_sizes
+from returnn_tf.ops.mixed_precision import reduced
 from returnn_tf.util.lazy_tf import tf
 
 #: "same", "valid", or frames (before, after).
@@ -22,7 +23,10 @@ _LEAST_CHANNELS = 128
 def _depthwise_ops(
     x: Any, w: Any, *, strides: Any = None, groups: int = 1, padding: Any, train: bool = False, **_: Any
 ) -> Any:
-    """Return the native ops if they have this convolution: along one axis, in training, a filter for each channel."""
+    """Return the native ops if they have this convolution: along one axis, in training, a filter for each channel.
+
+    They are faster in float32 than TensorFlow's op is on numbers of fewer digits.
+    """
     fits = x.dtype == tf.float32 and groups == x.shape[-1] == w.shape[-1] and groups >= _LEAST_CHANNELS
     return train and fits and len(padding) == 1 and (strides or [1])[0] == 1 and depthwise_ops()
 
@@ -50,6 +54,7 @@ def convolution(
     groups: int = 1,
     padding: Sequence[AxisPadding],
     train: bool = False,
+    product_dtype: Optional[str] = None,
 ) -> Any:
     """Compute the cross-correlation.
 
@@ -59,8 +64,10 @@ def convolution(
     :param w: [filter..., in / groups, out]; outputs of group g see the inputs of group g
     :param bias: [out]
     :param train: else the graph may be exported, and spatial axes whose sizes are unknown may be empty
-    :return: [N, spatial'..., out]
+    :param product_dtype: type of the operands, see `Semantics`
+    :return: [N, spatial'..., out], of that type, or float32 if the native op computes it
     """
+    x, w, bias = (reduced(part, product_dtype) for part in (x, w, bias))
     rank = len(padding)
     strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
     if train or in_portable_ops():  # kernels of other runtimes know empty outputs
