@@ -9,7 +9,8 @@ from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
 from returnn_tf.ops.sequence.selective_scan import selective_scan
 from returnn_tf.util.lazy_tf import tf
-from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
+from tests.native.cuda.build import build_emulated, compile_for_gpu
+from tests.native.cuda.calls import ALONE
 
 NAMES = ("x", "delta", "a", "b", "c", "d", "h0")
 
@@ -103,16 +104,6 @@ def test_wrong_input(ops, changed, text):
     assert text in str(info.value)
 
 
-TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
-RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, TASK, ctypes.c_void_p)
-
-
-@RUN
-def run_in_turn(_, n_tasks, task, argument):
-    for index in range(n_tasks):
-        task(argument, index)
-
-
 class Shape(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("frames", "batch", "units")]
     _fields_ += [("lengths", ctypes.c_void_p), ("reverse", ctypes.c_int64), ("states", ctypes.c_int64)]
@@ -132,11 +123,10 @@ def test_on_a_gpu(sizes, reverse):
     n_frames, batch, n, states = sizes
     lengths = np.array([n_frames, 0, 33][:batch], "int32")
     shape = Shape(n_frames, batch, n, lengths.ctypes.data, reverse, states)
-    threads = (ctypes.c_void_p * 3)(ctypes.cast(run_in_turn, ctypes.c_void_p), None, ctypes.c_void_p(1))
     rng = np.random.RandomState(2)
     dy, dh = (rng.normal(size=x.shape).astype("float32") for x in (inputs[0], inputs[6]))
     results = []
-    for library, middle, last in ((gpu, "_cuda", None), (cpu, "", ctypes.byref(threads))):
+    for library, middle, last in ((gpu, "_cuda", None), (cpu, "", ctypes.byref(ALONE))):
         size = getattr(library, "rtf_selective%s_scratch_size" % middle)
         size.restype = ctypes.c_int64
         scratch = np.full(size(ctypes.byref(shape)), np.nan, "float32")
@@ -159,12 +149,8 @@ def test_on_a_gpu(sizes, reverse):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_sanitizers_on_a_gpu(sanitizer):
-    run_sanitized("../tests/native/cuda/sanitized_scans.cu", "-DRTF_SELECTIVE=1", sanitizer=sanitizer)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_nvcc(arch):
-    assert "0 bytes spill stores" in compile_for_gpu("selective_scan/selective_scan_cuda.cu", arch)
+    """One kernel has an array on its stack."""
+    report = compile_for_gpu("selective_scan/selective_scan_cuda.cu", arch)
+    assert report.count("0 bytes spill stores") == report.count("spill stores") > 0

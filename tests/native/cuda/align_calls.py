@@ -7,8 +7,11 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from tests.native.cuda.calls import ALONE
 from tests.native.cuda.memory import HostMemory
 
+#: Names of ``align/*_cuda.cu``.
+KERNELS = ("chain", "viterbi", "acceptor", "acceptor_best", "transducer")
 _I64, _I32, _PTR = ctypes.c_int64, ctypes.c_int32, ctypes.c_void_p
 
 
@@ -27,7 +30,6 @@ Transducer = _struct(
     "Transducer", batch=_I64, frames=_I64, max_labels=_I64, classes=_I64, values=_PTR, lengths=_PTR, labels=_PTR,
     label_lengths=_PTR, blank=_I32, label_takes_frame=ctypes.c_int, normalized=ctypes.c_int,
 )  # fmt: skip
-Threads = _struct("Threads", run=_PTR, pool=_PTR, n_threads=ctypes.c_int)
 
 
 class Calls:
@@ -105,7 +107,7 @@ class Calls:
         else:
             space = self.memory.empty((self._scratch(sizes, given, inputs, states),))
             function = self._function(name + "_f32", None)
-            rest = [_PTR(self.memory.pointer(space)), ctypes.byref(Threads(None, None, 1))]
+            rest = [_PTR(self.memory.pointer(space)), ctypes.byref(ALONE)]
 
         def launch(_alive: Any = (keep, space, out)) -> None:
             error = function(*arguments, *rest)

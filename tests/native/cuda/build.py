@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Optional
 
 import pytest
@@ -110,6 +111,19 @@ def check_without_spills(source: str, arch: str) -> None:
     report = compile_for_gpu(source, arch)
     lines = [line.strip() for line in report.splitlines() if "spill stores" in line]
     assert lines and all(line.startswith("0 bytes stack frame, 0 bytes spill stores") for line in lines), report
+
+
+def copy_sources(op: str, folder: Path) -> None:
+    """Copy the sources of an op, and what all ops share, into a folder, for tests that change them."""
+    for name in ("common", op):
+        shutil.copytree(os.path.join(SOURCES, name), folder / name)
+
+
+def replace(path: Path, text: str, by: str) -> None:
+    """Replace the first occurrence of a text in a file, which has to have it."""
+    content = path.read_text(encoding="utf8")
+    assert text in content, "%s has no %r any more" % (path, text)
+    path.write_text(content.replace(text, by, 1), encoding="utf8")
 
 
 def _says(command: list[str], path: str) -> str:

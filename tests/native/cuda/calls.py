@@ -8,17 +8,23 @@ from typing import Any
 import numpy as np
 
 _TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
-_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, _TASK, ctypes.c_void_p)
+RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, _TASK, ctypes.c_void_p)
 
 
-@_RUN
+class Threads(ctypes.Structure):
+    """RtfThreads of ``common/parallel.h``."""
+
+    _fields_ = [("run", RUN), ("pool", ctypes.c_void_p), ("n_threads", ctypes.c_int)]
+
+
+@RUN
 def _run_in_turn(_: Any, n_tasks: int, task: Any, argument: Any) -> None:
     for index in range(n_tasks):
         task(argument, index)
 
 
-#: RtfThreads of one thread, the calling one.
-ALONE = (ctypes.c_void_p * 3)(ctypes.cast(_run_in_turn, ctypes.c_void_p), None, ctypes.c_void_p(1))
+#: One thread, the calling one.
+ALONE = Threads(_run_in_turn, None, 1)
 
 
 def on_gpu(library: ctypes.CDLL, name: str, shape: Any, *arrays: Any) -> None:

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from tests.native.cuda.calls import RUN, Threads
 from tests.native.cuda.memory import HostMemory
 
 _INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
-_TASK = ctypes.CFUNCTYPE(None, _POINTER, _LONG)
-_RUN = ctypes.CFUNCTYPE(None, _POINTER, _LONG, _TASK, _POINTER)
 TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 
 
@@ -29,7 +28,6 @@ Plan = _struct(
     "Plan", per_diagonal=_INT, groups=_INT, slices=_INT, units_of_slice=_INT, threads=_INT, shared_bytes=_LONG,
     workspace_bytes=_LONG,
 )  # fmt: skip
-Threads = _struct("Threads", run=_RUN, pool=_POINTER, n_threads=_INT)
 # What each array of a direction is, and how many numbers it has for each pixel and unit; None: the weights.
 FORWARD: dict[str, Optional[int]] = {"z": 5, "r": None, "h": 1, "c": 1, "gates": 5}
 BACKWARD: dict[str, Optional[int]] = {"r": None, "h": 1, "c": 1, "gates": 5, "dh": 1, "dz": 5, "before": 2}
@@ -137,7 +135,7 @@ class CpuRun(_Arrays):
         super().__init__(images, stable, HostMemory(), "float32", False)
         self._library = library
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
-        self._threads = Threads(_RUN(self._run), None, threads)
+        self._threads = Threads(RUN(self._run), None, threads)
         library.rtf_mdlstm_scratch_size.restype = _LONG
         size = library.rtf_mdlstm_scratch_size(_LONG(self.shape.units), _LONG(self.count))
         self._scratch = np.empty(size, "float32")

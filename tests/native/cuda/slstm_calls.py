@@ -64,7 +64,7 @@ class SLstm:
             _raise_if(function(ctypes.byref(shape), numbers, int(exp_forget), *arguments, pointer(memory), None))
         else:
             function = getattr(self.library, "rtf_slstm_%s_f32" % which)
-            function(ctypes.byref(shape), int(exp_forget), *arguments, pointer(memory), ALONE)
+            function(ctypes.byref(shape), int(exp_forget), *arguments, pointer(memory), ctypes.byref(ALONE))
 
     def run(
         self,

@@ -1,8 +1,6 @@
 """The emulator, and scores that no path passes, find what is wrong with the states that alignments leave out."""
 
 import itertools
-import os
-import shutil
 
 import numpy as np
 import pytest
@@ -10,8 +8,7 @@ import pytest
 from tests.native.cuda import test_cuda_align as chains
 from tests.native.cuda import test_cuda_align_lattices as lattices
 from tests.native.cuda.align_calls import Calls
-from tests.native.cuda.build import SOURCES, build_emulated
-from tests.native.cuda.test_mutations import replace
+from tests.native.cuda.build import build_emulated, copy_sources, replace
 
 _EDGES = "fewest[queue[done]] + 1;"
 _NEXT_IS_LIVE = "if (all.live(cell.b).at(d + 1).has(cell.u))"
@@ -66,8 +63,7 @@ def check(name, gpu, cpu):
 @pytest.mark.long
 @pytest.mark.parametrize("what, name, file, text, by", MUTATIONS, ids=[mutation[0] for mutation in MUTATIONS])
 def test_found(tmp_path, what, name, file, text, by):
-    for folder in ("common", "align"):
-        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    copy_sources("align", tmp_path)
     replace(tmp_path / "align" / file, text, by)
     gpu = Calls(build_emulated(str(tmp_path / "align" / ("%s_cuda.cu" % name)), "-Wno-unused-variable"))
     cpu = Calls(build_emulated("align/%s_cpu.cc" % name, "-O2"), cuda=False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 
 import numpy as np
 import pytest
 
 from tests.native.cuda.activate_calls import FUNCTIONS, Inputs, assert_same, computed
-from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, check_without_spills, run_sanitized
+from tests.native.cuda.build import build_emulated
 from tests.native.cuda.calls import ALONE, empty
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
@@ -100,15 +99,3 @@ def test_gates(gpu, cpu, f, g, rows, width):
             assert function(*sizes, *[ctypes.c_void_p(array.ctypes.data) for array in arrays], last) is None
         found.append((y, dx))
     assert_same(*found)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_sanitizers(sanitizer):
-    run_sanitized(os.path.join(HERE, "sanitized_activate.cu"), sanitizer=sanitizer)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
-def test_nvcc(arch):
-    check_without_spills("activate/activate_cuda.cu", arch)

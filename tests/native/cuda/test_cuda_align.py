@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from tests.native import align_reference as reference
-from tests.native.cuda.align_calls import Calls
-from tests.native.cuda.build import HERE, SANITIZERS, SOURCES, build_emulated, check_without_spills, run_sanitized
+from tests.native.cuda.align_calls import KERNELS, Calls
+from tests.native.cuda.build import HERE, SANITIZERS, SOURCES, build_emulated, run_sanitized
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 
-KERNELS = ("chain", "viterbi", "acceptor", "acceptor_best", "transducer")
 # frames, batch, classes, labels; numbers of states beside the lanes of a warp and on them
 SIZES = [(1, 1, 2, 1), (6, 5, 3, 3), (13, 4, 17, 7), (25, 6, 5, 8), (40, 3, 33, 16), (9, 4, 40, 16)]
 
@@ -229,11 +228,3 @@ def test_order_of_threads_and_batch_do_not_matter(gpu, monkeypatch):
 def test_sanitizers(sanitizer, cases, seed):
     driver, kernels = os.path.join(HERE, "align_driver.cc"), sources(SOURCES, "_cuda.cu")
     run_sanitized(driver, *kernels, seed=seed, sanitizer=sanitizer, arguments=[cases], timeout=600)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("name", KERNELS)
-def test_nvcc(name, arch):
-    """No register is kept in memory."""
-    check_without_spills("align/%s_cuda.cu" % name, arch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from tests.native.attention_cases import CASES, SIZES
 from tests.native.cuda.attention_calls import FLOAT, PASSES, TF32, Kernels, arrays, packed
-from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, check_without_spills, run_sanitized
+from tests.native.cuda.build import build_emulated
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 
@@ -105,16 +104,3 @@ def test_any_order_of_threads(libraries, monkeypatch):
     for other in results[1:]:
         for a, b in zip(results[0], other):
             np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
-@pytest.mark.parametrize("name", PASSES)
-def test_nvcc(name, arch):
-    check_without_spills("attention/%s_cuda.cu" % name, arch)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_sanitizers(sanitizer):
-    run_sanitized(os.path.join(HERE, "sanitized_attention.cu"), sanitizer=sanitizer)

@@ -1,14 +1,11 @@
 """The best labels of a softmax on a GPU, in the emulator, against sorted rows."""
 
 import ctypes
-import os
-import shutil
 
 import numpy as np
 import pytest
 
-from tests.native.cuda.build import HERE, SANITIZERS, SOURCES, build_emulated, compile_for_gpu, run_sanitized
-from tests.native.cuda.test_mutations import replace
+from tests.native.cuda.build import build_emulated, copy_sources, replace
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 
@@ -102,8 +99,7 @@ MUTATIONS = [
 @pytest.mark.long
 @pytest.mark.parametrize("what, text, by", MUTATIONS, ids=[mutation[0] for mutation in MUTATIONS])
 def test_mutations(tmp_path, monkeypatch, what, text, by):
-    for folder in ("common", "search"):
-        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    copy_sources("search", tmp_path)
     source = tmp_path / "search" / "best_labels_cuda.cu"
     replace(source, text, by)
     gpu = best_labels_of(build_emulated(str(source)))
@@ -118,18 +114,3 @@ def test_mutations(tmp_path, monkeypatch, what, text, by):
         except (AssertionError, ValueError):  # wrong numbers, or a deadlock
             found += 1
     assert found == 0 if what == "nothing" else found > 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_sanitizers(sanitizer):
-    run_sanitized(os.path.join(HERE, "sanitized_best_labels.cu"), sanitizer=sanitizer)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_nvcc(arch):
-    """No register is kept in memory."""
-    report = compile_for_gpu("search/best_labels_cuda.cu", arch)
-    lines = [line.strip() for line in report.splitlines() if "spill stores" in line]
-    assert lines and all(line.startswith("0 bytes stack frame, 0 bytes spill stores") for line in lines), report

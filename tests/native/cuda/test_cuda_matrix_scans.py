@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
+from tests.native.cuda.build import build_emulated
 from tests.native.cuda.matrix_scan_calls import Scans
 from tests.native.scan_cases import DELTA_CASES, LENGTHS, MATRIX_CASES, delta_arrays, matrix_arrays
 from tests.tiers import usual
@@ -106,18 +106,3 @@ def test_slow_threads(sides, monkeypatch, name, seed):
     monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
     for result, value in zip(compare(sides(name), inputs, [35, 0, 1, 17]), expected):
         np.testing.assert_array_equal(result, value)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("flags", [[], ["-DRTF_DELTA=1"]], ids=["matrix", "delta"])
-def test_sanitizers(sanitizer, flags):
-    run_sanitized("../tests/native/cuda/sanitized_matrix_scans.cu", *flags, sanitizer=sanitizer)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
-@pytest.mark.parametrize("name", ["matrix", "delta"])
-def test_nvcc(name, arch):
-    report = compile_for_gpu("%s_scan/%s_scan_cuda.cu" % (name, name), arch)
-    assert report.count("0 bytes spill stores") == report.count("spill stores") >= 3

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
-from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, check_without_spills, run_sanitized
+from tests.native.cuda.build import build_emulated
 from tests.native.cuda.norm_calls import arrays, computed
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
@@ -61,15 +59,3 @@ def test_nan_stays_in_its_row(gpu, width):
     for result in (y, dx):
         assert np.isnan(result[1]).all() and np.isfinite(result[[0, 2]]).all()
     assert np.isnan(dscale).all() and np.isfinite(dbias).all()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_sanitizers(sanitizer):
-    run_sanitized(os.path.join(HERE, "sanitized_norm.cu"), sanitizer=sanitizer)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
-def test_nvcc(arch):
-    check_without_spills("norm/norm_cuda.cu", arch)

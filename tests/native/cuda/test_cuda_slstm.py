@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.native.cuda.build import SANITIZERS, build_emulated, compile_for_gpu, run_sanitized
+from tests.native.cuda.build import build_emulated, compile_for_gpu
 from tests.native.cuda.memory import HostMemory
 from tests.native.cuda.recurrences import BFLOAT16, FLOAT, TF32, Array, ragged, sequences
 from tests.native.cuda.slstm_calls import PARTS, SLstm, pointer, pointers
@@ -109,12 +109,6 @@ def test_wrong_calls(gpu: SLstm, size: tuple[int, int, int], lengths: Any, numbe
     for backward in (False, True):
         with pytest.raises(ValueError, match=text):
             gpu.memory(sequences(*size, given, False), numbers, backward)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_sanitizers(sanitizer: str) -> None:
-    run_sanitized("../tests/native/cuda/sanitized_slstm.cu", sanitizer=sanitizer, timeout=900)
 
 
 @pytest.mark.long

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, check_without_spills, run_sanitized
+from tests.native.cuda.build import build_emulated
 from tests.native.cuda.softmax_calls import SPECS, computed, inputs
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
@@ -88,15 +87,3 @@ def test_any_order_of_threads(gpu, monkeypatch):
         found.append(computed(gpu, *inputs(2, 700), SPECS[2], in_place=True))
     for one, other in zip(*found):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_sanitizers(sanitizer):
-    run_sanitized(os.path.join(HERE, "sanitized_softmax.cu"), sanitizer=sanitizer)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
-def test_nvcc(arch):
-    check_without_spills("softmax/softmax_cuda.cu", arch)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import os
 
 import numpy as np
 import pytest
 
-from tests.native.cuda.build import HERE, SANITIZERS, build_emulated, check_without_spills, run_sanitized
+from tests.native.cuda.build import build_emulated
 from tests.native.cuda.calls import empty
 from tests.native.cuda.update_calls import MANY, NUMBERS, RULES, pointer, updated
 
@@ -74,15 +73,3 @@ def test_norm(gpu, sizes, bad):
     assert gpu.rtf_norm_of_all_cuda_f32(pointers, counts, count, pointer(norm), pointer(room), None) is None
     expected = np.sqrt(sum((x.astype("float64") ** 2).sum() for x in arrays))
     np.testing.assert_allclose(norm[0], expected, rtol=1e-6)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_sanitizers(sanitizer):
-    run_sanitized(os.path.join(HERE, "sanitized_update.cu"), sanitizer=sanitizer)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
-def test_nvcc(arch):
-    check_without_spills("update/update_cuda.cu", arch)

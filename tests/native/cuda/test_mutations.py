@@ -1,15 +1,13 @@
 """The emulator finds what is wrong with kernels whose threads do not wait, and with memory that goes too early."""
 
 import itertools
-import os
-import shutil
 
 import numpy as np
 import pytest
 
 from tests.native.cuda import activate_calls, attention_calls, norm_calls, softmax_calls, update_calls
 from tests.native.cuda.align_calls import Calls
-from tests.native.cuda.build import SOURCES, build_emulated
+from tests.native.cuda.build import build_emulated, copy_sources, replace
 from tests.native.cuda.matrix_scan_calls import Scans
 from tests.native.cuda.recurrences import Kernels, check, ragged
 from tests.native.cuda.slstm_calls import SLstm
@@ -64,19 +62,10 @@ OF_ROWS = [
 ]
 
 
-def replace(path, text, by):
-    with open(path, encoding="utf8") as f:
-        content = f.read()
-    assert text in content, "%s has no %r any more" % (path, text)
-    with open(path, "w", encoding="utf8") as f:
-        f.write(content.replace(text, by, 1))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("what, header, text, by", MUTATIONS, ids=[mutation[0] for mutation in MUTATIONS])
 def test_found(monkeypatch, tmp_path, what, header, text, by):
-    for folder in ("common", "lstm"):
-        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    copy_sources("lstm", tmp_path)
     replace(tmp_path / (HEADERS % header), text, by)
     for case in OTHER_NUMBERS:
         replace(tmp_path / (HEADERS % "run"), case, "")
@@ -97,8 +86,7 @@ def test_found(monkeypatch, tmp_path, what, header, text, by):
 @pytest.mark.long
 @pytest.mark.parametrize("op, what, file, text, by", OF_ROWS, ids=["%s: %s" % row[:2] for row in OF_ROWS])
 def test_found_in_rows(monkeypatch, tmp_path, op, what, file, text, by):
-    for folder in ("common", op):
-        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    copy_sources(op, tmp_path)
     replace(tmp_path / file, text, by)
     gpu = build_emulated(str(tmp_path / op / ("%s_cuda.cu" % op)))
     cpu = build_emulated("%s/%s_cpu.cc" % (op, op), "-O2")
@@ -133,8 +121,7 @@ SCAN_MUTATIONS = [
 @pytest.mark.long
 @pytest.mark.parametrize("what, text, by", SCAN_MUTATIONS, ids=[mutation[0] for mutation in SCAN_MUTATIONS])
 def test_found_in_scans(monkeypatch, tmp_path, what, text, by):
-    for folder in ("common", "matrix_scan"):
-        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    copy_sources("matrix_scan", tmp_path)
     replace(tmp_path / "common" / "cuda" / "matrix_state.h", text, by)
     gpu = Scans(build_emulated(str(tmp_path / "matrix_scan" / "matrix_scan_cuda.cu")), "matrix", True)
     cpu = Scans(build_emulated("matrix_scan/matrix_scan_cpu.cc", "-O2"), "matrix", False)
@@ -159,8 +146,7 @@ SLSTM_MUTATIONS = [
 @pytest.mark.long
 @pytest.mark.parametrize("what, text, by", SLSTM_MUTATIONS, ids=[mutation[0] for mutation in SLSTM_MUTATIONS])
 def test_found_in_slstm(tmp_path, what, text, by):
-    for folder in ("common", "slstm"):
-        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    copy_sources("slstm", tmp_path)
     replace(tmp_path / "slstm" / "slstm_cells.h", text, by)
     replace(
         tmp_path / "slstm" / "slstm_cuda.cu", "      case RTF_FLOAT_TF32: return function(FloatTf32(), facts);\n", ""
@@ -191,8 +177,7 @@ ATTENTION_MUTATIONS = [
 @pytest.mark.long
 @pytest.mark.parametrize("what, file, text, by", ATTENTION_MUTATIONS, ids=[row[0] for row in ATTENTION_MUTATIONS])
 def test_found_in_attention(monkeypatch, tmp_path, what, file, text, by):
-    for folder in ("common", "attention"):
-        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    copy_sources("attention", tmp_path)
     folder = tmp_path / "attention"
     replace(folder / "cuda_distances.h", "case RTF_FLOAT_TF32: error = function(recurrence::FloatTf32()); break;", "")
     if what.startswith("heads"):
@@ -219,8 +204,7 @@ def test_found_in_attention(monkeypatch, tmp_path, what, file, text, by):
 ], ids=["nothing", "memory that goes too early"])  # fmt: skip
 def test_memory_of_the_host(tmp_path, text, by, message):
     """Integers of an alignment stay where they are until the stream has read them, which the next call finds out."""
-    for folder in ("common", "align"):
-        shutil.copytree(os.path.join(SOURCES, folder), tmp_path / folder)
+    copy_sources("align", tmp_path)
     replace(tmp_path / "align" / "staging.h", text, by)
     calls = Calls(build_emulated(str(tmp_path / "align" / "chain_cuda.cu")))
     options = {"blank": 0, "label_loop": 1, "normalized": 0, "softmax_without_alignment": 0}
