@@ -13,17 +13,22 @@ from returnn_tf.engine.checkpoints import checkpoint
 from returnn_tf.engine.checkpoints.selection import find_checkpoints, find_step_checkpoints
 from returnn_tf.engine.training.engine import Engine
 
-EVERY_OTHER_STEP = {"accum_grad_multiple_step": 2}
-LAYERS = {
+LAYERS: dict[str, dict[str, Any]] = {
     "embedding": {"class": "linear", "activation": "gelu", "n_out": 512, "from": "data", "dropout": 0.1},
     "attention": {"class": "self_attention", "num_heads": 4, "total_key_dim": 64, "n_out": 512,
                   "attention_dropout": 0.2, "from": "embedding"},
-    "projected": {"class": "linear", "activation": None, "n_out": 512, "from": "attention",
-                  "updater_opts": EVERY_OTHER_STEP},
+    "depthwise": {"class": "conv", "n_out": 512, "groups": 512, "filter_size": (7,), "padding": "same",
+                  "from": "attention"},
+    "batch_norm": {"class": "batch_norm", "masked_time": True, "from": "depthwise"},
+    "activated": {"class": "activation", "activation": "swish", "from": "batch_norm"},
+    "projected": {"class": "linear", "activation": None, "n_out": 512, "from": "activated"},
     "dropped": {"class": "dropout", "dropout": 0.2, "from": "projected", "dropout_noise_shape": {"*": None}},
     "residual": {"class": "combine", "kind": "add", "from": ["dropped", "projected"]},
     "normalised": {"class": "layer_norm", "from": "residual"},
     "output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "normalised"},
+}  # fmt: skip
+ONE_EVERY_OTHER_STEP = {
+    **LAYERS, "projected": {**LAYERS["projected"], "updater_opts": {"accum_grad_multiple_step": 2}}
 }  # fmt: skip
 
 
@@ -32,6 +37,7 @@ LAYERS = {
     "settings",
     [
         {"optimizer": {"class": "adam"}, "gradient_clip_global_norm": 0.5, "gradient_noise": 0.1},
+        {"optimizer": {"class": "nadamkeras"}, "network": ONE_EVERY_OTHER_STEP},
         {"optimizer": {"class": "rmsprop", "momentum": 0.9}, "mixed_precision": "float16"},
         {"optimizer": {"class": "adafactor"}, "weight_average": {"decay": 0.9}},
         {"optimizer": {"class": "scaledadam"}, "accum_grad_multiple_step": 2},

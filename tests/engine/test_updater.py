@@ -13,6 +13,7 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.settings.update import UpdateSettings
 from returnn_tf.engine.passes.step_trainer import StepTrainer
 from returnn_tf.engine.support.nonfinite import NonFiniteError, first_bad_layer
+from returnn_tf.engine.update.optimizers import base
 from returnn_tf.engine.update.options import hidden_matrices, optimizer_dict
 from returnn_tf.graph.param_spec import ParamSpec
 from returnn_tf.util.lazy_tf import tf
@@ -254,15 +255,40 @@ def test_a_nan_stops_before_the_update_and_names_the_layer() -> None:
     assert "seq-3, seq-7" in text and "'data'" in text
 
 
-def test_without_stop_a_nan_step_is_left_out_but_counted() -> None:
-    net = network()
-    trainer = StepTrainer(net, Config({"stop_on_nonfinite_train_score": False}))
-    before, bad = values(net), batch(1)
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize(
+    "config, asks_itself",
+    [
+        ({"optimizer": {"class": "adam"}, "gradient_clip_global_norm": 1.0}, True),
+        ({"optimizer": {"class": "nadamkeras"}}, True),  # with a number of its own for all parameters
+        ({"optimizer": {"class": "sgd"}, "extra_updates": {"hid/b": lambda b: b.assign_add(1.0 + b)}}, False),
+        ({"optimizer": {"class": "muon"}}, True),
+        ({"optimizer": {"class": "adam"}, "accum_grad_multiple_step": 3}, False),
+        ({"optimizer": {"class": "ftrl"}}, False),
+    ],
+    ids=lambda value: value["optimizer"]["class"] if isinstance(value, dict) else "",
+)
+def test_without_stop_a_nan_step_is_left_out_but_counted(
+    config: dict[str, Any], asks_itself: bool, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters and states are those without the step, also where the native update decides that, in no condition."""
+    if native:
+        monkeypatch.setattr(base, "LEAST_SIZE", 0)
+    config = {"stop_on_nonfinite_train_score": False, **config}
+    disturbed, other = StepTrainer(network(), Config(config)), StepTrainer(network(), Config(config))
+    other.net.set_param_values(values(disturbed.net))
+    bad = batch(1)
     bad["data"][0, 0, 0] = np.inf
-    assert not trainer.step(bad).finite
-    assert trainer.step_count == 1
-    np.testing.assert_array_equal(values(net)["hid/W"], before["hid/W"])
-    assert trainer.step(batch(2)).finite
+    for seed in range(4):
+        assert not disturbed.step(bad).finite
+        assert disturbed.step_count == 2 * seed + 1
+        for trainer in (disturbed, other):
+            assert trainer.step(batch(seed)).finite
+    for name, value in {**values(other.net), **other.state()}.items():
+        found = {**values(disturbed.net), **disturbed.state()}[name]
+        np.testing.assert_array_equal(found, value, err_msg=name)
+    ops = [op.type for op in other.function.trace().graph.get_operations()]
+    assert ("RtfUpdate" in ops) == (native and asks_itself)
 
 
 @pytest.mark.parametrize(
