@@ -7,8 +7,8 @@
 
 namespace rtf {
 
-// x within the range outside of which these functions are constant, or a factor times x: infinity times 0 is not
-// needed. NaN stays.
+// x, limited to a range outside of which these functions are constant or proportional to x, so that infinity is never
+// multiplied by 0. NaN stays NaN.
 __device__ __forceinline__ float finite(float x) { return x > 100.0f ? 100.0f : x < -100.0f ? -100.0f : x; }
 
 __device__ __forceinline__ float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }

@@ -1,4 +1,5 @@
-// Attention as TensorFlow ops. The kernels are in attention_cpu.cc and attention_cuda.cu, those of the gradient beside.
+// Attention as TensorFlow ops. The kernels are in attention_cpu.cc and attention_cuda.cu, those of the gradient in
+// attention_grad_cpu.cc and attention_grad_cuda.cu.
 #include "../common/tf_op.h"
 #include "attention.h"
 #if RTF_CUDA

@@ -27,7 +27,7 @@ struct BlockHead {
     tile = static_cast<int>(blockIdx.x % blocks);
     b = (launch.first_head + in_launch) / s.heads;
     head = (launch.first_head + in_launch) % s.heads;
-    const int64_t given = s.lengths ? s.lengths[b] : s.keys;  // nobody has checked it
+    const int64_t given = s.lengths ? s.lengths[b] : s.keys;  // the host can't check it
     keys = static_cast<int>(given < 0 ? 0 : given < s.keys ? given : s.keys);
   }
 

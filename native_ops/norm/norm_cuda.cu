@@ -1,6 +1,6 @@
 // Layer normalisation on the GPU. The threads of a team share a row, of which each of them keeps its columns in
 // registers, so that memory is read once; only longer rows are read again. In the gradient a team goes through several
-// rows and adds up what its columns give to scale and bias.
+// rows and adds up the gradients of scale and bias in its columns.
 #include <type_traits>
 
 #include "../common/cuda/sums.h"
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
   factor[row] = f;
 }
 
-// parts [2, blocks, width]: what the rows of each block give to scale and bias.
+// parts [2, blocks, width]: the gradients of scale and bias, summed over the rows of each block.
 template <int kTeam, int kHeld>
 __global__ void __launch_bounds__(kThreads, 1)
     norm_grad(RtfNorm s, const float* dy, const float* x, const float* scale, const float* mean, const float* factor,

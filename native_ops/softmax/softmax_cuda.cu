@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
                   float* errors, float* gradient) {
   const int64_t frame = blockIdx.x, label = target[frame];
   const float* row = z + frame * s.labels;
-  const bool there = label >= 0 && label < s.labels;  // nobody has checked it
+  const bool there = label >= 0 && label < s.labels;  // the host can't check it
   const float of_label = there ? row[label] + bias[label] : NAN;
   Logits mine;
 #pragma unroll 4

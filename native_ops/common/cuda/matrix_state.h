@@ -5,9 +5,8 @@
 // Columns of the state are independent of each other. A block has some of them for one head of one sequence; a thread
 // has up to kRows rows of one column in registers, over all frames, and some lanes of a warp share a column. Frames
 // come in chunks through shared memory. Products of whole chunks, with the state between them, would take as many
-// multiply- adds for each frame, and more within the chunk, unless the tensor cores did them; and decays of single rows
-// may be 0, so that they can't be divided out of such products. No state is ever in memory but the first and the last
-// one.
+// multiply-adds for each frame and more within the chunk, which pays on tensor cores only; and decays of single rows
+// may be 0, so that such products can't be divided by them. Only the first and the last state are in memory.
 #pragma once
 
 #include <algorithm>
