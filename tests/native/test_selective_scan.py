@@ -10,7 +10,7 @@ from returnn_tf.native.scans.selective_scan import native_selective_scan, select
 from returnn_tf.ops.sequence.selective_scan import selective_scan
 from returnn_tf.util.lazy_tf import tf
 from tests.native.cuda.build import build_emulated, compile_for_gpu
-from tests.native.cuda.calls import ALONE
+from tests.native.cuda.calls import ALONE, pointers
 
 NAMES = ("x", "delta", "a", "b", "c", "d", "h0")
 
@@ -107,10 +107,6 @@ def test_wrong_input(ops, changed, text):
 class Shape(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("frames", "batch", "units")]
     _fields_ += [("lengths", ctypes.c_void_p), ("reverse", ctypes.c_int64), ("states", ctypes.c_int64)]
-
-
-def pointers(arrays):
-    return (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays))
 
 
 @pytest.mark.parametrize("reverse", [0, 1])

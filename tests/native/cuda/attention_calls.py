@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tests.native.cuda.calls import ALONE, empty
+from tests.native.cuda.calls import ALONE, empty, pointer
 
 FLOAT, TF32 = 0, 1
 PASSES = ("attention", "attention_grad")
@@ -78,10 +78,6 @@ class Kernels:
         end = [ctypes.c_int(self._numbers), None] if on_gpu else [ctypes.byref(ALONE)]
         error = run(ctypes.byref(shape), *middle, *last, pointer(scratch), *end)
         assert not error, error
-
-
-def pointer(x: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(x.ctypes.data)
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:

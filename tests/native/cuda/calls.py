@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,16 @@ def scratch(library: ctypes.CDLL, name: str, shape: Any) -> np.ndarray:
     return empty(function(ctypes.byref(shape)))
 
 
+def pointer(x: np.ndarray) -> ctypes.c_void_p:
+    """Return the pointer to an array."""
+    return ctypes.c_void_p(x.ctypes.data)
+
+
+def pointers(arrays: Sequence[np.ndarray]) -> Any:
+    """Return an array of pointers, or a structure that has nothing else."""
+    return (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays))
+
+
 def empty(*shape: int) -> np.ndarray:
     """Return an array that a kernel has to write: NaN."""
     return np.full(shape, np.nan, "float32")
@@ -62,4 +73,4 @@ def empty(*shape: int) -> np.ndarray:
 def _converted(x: Any) -> Any:
     if x is None:
         return None
-    return ctypes.c_void_p(x.ctypes.data) if isinstance(x, np.ndarray) else ctypes.c_int(x)
+    return pointer(x) if isinstance(x, np.ndarray) else ctypes.c_int(x)

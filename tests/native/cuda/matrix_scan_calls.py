@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tests.native.cuda.calls import ALONE
+from tests.native.cuda.calls import ALONE, pointer, pointers
 from tests.native.cuda.memory import HostMemory
 from tests.native.cuda.recurrences import Array, Sequences, sequences
 
@@ -59,18 +59,18 @@ class Scans:
         last, gradients = empty(d_last.shape), [empty(x.shape) for x in inputs]
         if self.name == "matrix":
             o = empty(v.shape)
-            self._call("forward", shape, [*map(_pointer, [*inputs, o, last])])
-            self._call("backward", shape, [*map(_pointer, [*inputs, last, d_o, d_last, *gradients])])
+            self._call("forward", shape, [*map(pointer, [*inputs, o, last])])
+            self._call("backward", shape, [*map(pointer, [*inputs, last, d_o, d_last, *gradients])])
             return [o, last, *gradients]
         o, u = empty(v.shape), empty(v.shape)
-        self._call("forward", shape, [_pointers(inputs), *map(_pointer, [o, u, last])])
+        self._call("forward", shape, [pointers(inputs), *map(pointer, [o, u, last])])
         scratch = []
         if self.on_gpu:
             size = self.library.rtf_delta_scan_cuda_scratch_size
             size.restype = ctypes.c_int64
             scratch = [empty([size(ctypes.byref(shape))])]
-        given = [*map(_pointer, [u, last, d_o, d_last]), _pointers(gradients), *map(_pointer, scratch)]
-        self._call("backward", shape, [_pointers(inputs), *given])
+        given = [*map(pointer, [u, last, d_o, d_last]), pointers(gradients), *map(pointer, scratch)]
+        self._call("backward", shape, [pointers(inputs), *given])
         return [o, u, last, *gradients]
 
     def _call(self, which: str, shape: Shape, arguments: list) -> None:  # type: ignore[type-arg]
@@ -79,11 +79,3 @@ class Scans:
         error = function(ctypes.byref(shape), *arguments, None if self.on_gpu else ctypes.byref(ALONE))
         if error is not None:
             raise ValueError(error.decode())
-
-
-def _pointer(x: Array) -> ctypes.c_void_p:
-    return ctypes.c_void_p(x.ctypes.data)
-
-
-def _pointers(arrays: Sequence[Array]) -> ctypes.Array:  # type: ignore[type-arg]
-    return (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays))

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
 
-from tests.native.cuda.calls import ALONE
+from tests.native.cuda.calls import ALONE, pointer, pointers
 from tests.native.cuda.memory import HostMemory
 from tests.native.cuda.recurrences import FLOAT, Array, sequences
 
 #: of a state: c, n, m, h
 PARTS = 4
-
-
-def pointer(x: Array) -> ctypes.c_void_p:
-    """Return the pointer to an array."""
-    return ctypes.c_void_p(x.ctypes.data)
-
-
-def pointers(parts: Sequence[Array]) -> Any:
-    """Return ``RtfSLstmState`` of c, n, m, h."""
-    return (ctypes.c_void_p * PARTS)(*(x.ctypes.data for x in parts))
 
 
 class SLstm:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tests.native.cuda.build import build_emulated, compile_for_gpu
+from tests.native.cuda.calls import pointer, pointers
 from tests.native.cuda.memory import HostMemory
 from tests.native.cuda.recurrences import BFLOAT16, FLOAT, TF32, Array, ragged, sequences
-from tests.native.cuda.slstm_calls import PARTS, SLstm, pointer, pointers
+from tests.native.cuda.slstm_calls import PARTS, SLstm
 from tests.native.scan_cases import SLSTM_CASES, SLSTM_FRAMES, SLSTM_LENGTHS, gates_far_from_zero
 from tests.tiers import usual
 

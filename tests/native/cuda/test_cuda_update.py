@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.native.cuda.build import build_emulated
-from tests.native.cuda.calls import empty
-from tests.native.cuda.update_calls import MANY, NUMBERS, RULES, pointer, updated
+from tests.native.cuda.calls import empty, pointer
+from tests.native.cuda.update_calls import MANY, NUMBERS, RULES, updated
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 

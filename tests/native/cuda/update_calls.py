@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tests.native.cuda.calls import ALONE, empty
+from tests.native.cuda.calls import ALONE, empty, pointer
 
 #: In the order of RtfRule.
 RULES = (
@@ -48,11 +48,6 @@ class Parameters:
             parameters.append(Parameter(value.size, columns, *places[:2], (ctypes.c_void_p * 4)(*places[2:])))
         self.table = (Parameter * len(parameters))(*parameters)
         self.count = ctypes.c_int64(len(parameters))
-
-
-def pointer(x: np.ndarray) -> ctypes.c_void_p:
-    """Return the pointer to the first entry."""
-    return ctypes.c_void_p(x.ctypes.data)
 
 
 def updated(
