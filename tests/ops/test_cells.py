@@ -6,6 +6,7 @@ import pytest
 from returnn_tf.config import ConfigError
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.ops.cells.lstm import lstm_loop
+from returnn_tf.ops.cells.single_step import prepare_cell
 from returnn_tf.util.lazy_tf import tf
 from tests.ops import numpy_cells
 
@@ -185,6 +186,28 @@ def test_sparse_input_is_one_hot(unit):
     np.testing.assert_allclose(out, expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("in_loop", [False, True])
+@pytest.mark.parametrize("unit", ["basicrnn", "gru", "nativelstmlowmem", "basiclstm", "standardlstm", "zoneoutlstm"])
+def test_a_kernel_is_split_once(unit, in_loop):
+    """Into the rows of input and state: its gradient is one concatenation."""
+    cell = unit_class(unit)(N, IN)
+    shapes = {spec.name: spec.shape for spec in cell.param_specs()}
+
+    def run(params):
+        if in_loop:
+            return prepare_cell(cell, params, batch=2, seed=None).step(
+                tf.ones([2, IN]), cell.zero_state(2, tf.float32), 0
+            )
+        return run_cell(cell, params, tf.ones([5, 2, IN]), None)
+
+    specs = {name: tf.TensorSpec(shape, name=name.replace("/", "_")) for name, shape in shapes.items()}
+    inputs = tf.function(run, autograph=False).get_concrete_function(specs).inputs
+    kernels = [tensor for tensor in inputs if tensor.shape.rank == 2]
+    assert len(kernels) == (2 if unit == "gru" else 1)
+    for kernel in kernels:
+        assert [op.type for op in kernel.consumers()] == ["SplitV"]
+
+
 @pytest.mark.parametrize("unit,width", [("nativelstm2", 4), ("rhn", 2)])
 def test_no_input_projection(unit, width):
     rng = np.random.RandomState(1)
@@ -228,7 +251,7 @@ def test_zoneout_keeps_units_with_the_given_rate():
     opts = {"zoneout_factor_cell": 0.25, "zoneout_factor_output": 0.6, "use_zoneout_output": True}
     cell = unit_class("zoneoutlstm")(50, IN, unit_opts=opts)
     rng = np.random.RandomState(1)
-    params = make_params(cell, rng)
+    params = cell.split_kernels(make_params(cell, rng))
     weights = cell.prepare(params, batch=40, seed=None)
     old = tuple(tf.constant(rng.normal(size=(40, 50))) for _ in range(2))
     z = cell.project_input(params, tf.constant(rng.normal(size=(40, IN))))

@@ -9,11 +9,11 @@ from typing import Any, Callable, ClassVar, Optional
 from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import from_options
 from returnn_tf.ops.activations import check_activation
-from returnn_tf.ops.cells.params import CellParam, axes_of, whole
+from returnn_tf.ops.cells.params import INPUT, STATE, CellParam, axes_of, whole
 from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.ops.frames.stacked import stacked
 from returnn_tf.ops.mixed_precision import full, matmul, reduced
-from returnn_tf.ops.rounded import RoundedMatrix
+from returnn_tf.ops.rounded import RoundedMatrix, split_rows
 from returnn_tf.ops.xla import xla_limit
 from returnn_tf.tensor.parts import Parts
 from returnn_tf.util.lazy_tf import tf
@@ -22,7 +22,10 @@ State = tuple["tf.Tensor", ...]
 """State of a cell: tensors [batch, size], in the order of `Cell.state_keys` and of the sizes in `Cell.state_sizes`."""
 
 Params = Mapping[str, Any]
-"""Parameters by their name below ``<layer>/rec/``: tensors, or each a `RoundedMatrix`, see `multiplies_rounded`."""
+"""Parameters by their name below ``<layer>/rec/``: tensors, or each a `RoundedMatrix`, see `multiplies_rounded`.
+
+Functions of a cell that compute with them also find the parts of kernels, see `Cell.split_kernels`.
+"""
 
 INITIALIZERS_OF_LAYER = "give forward_weights_init, recurrent_weights_init or bias_init to the layer"
 """Why a unit has no initializers of its own."""
@@ -205,6 +208,19 @@ class Cell:
     def param_axes(self) -> dict[str, tuple[Parts, ...]]:
         """Return the parts of each axis of each parameter by name, see `CellParam`."""
         return {param.name: axes_of(param, self.in_dim, self.n_out) for param in self.param_specs()}
+
+    def split_kernels(self, params: Params) -> Params:
+        """Return the parameters, and of each kernel the rows ``<name>/input`` [in, ...] and ``<name>/state`` [n, ...].
+
+        A kernel is a matrix with the rows of the input first, then those of the state. It is split here, once, for all
+        functions that use a part of it: slices in each would have gradients of the size of the whole, to be added up.
+        """
+        found = dict(params)
+        for name, axes in self.param_axes().items():
+            if [part.label for part in axes[0]] == [INPUT, STATE]:
+                rows = split_rows(params[name], [self.in_dim, self.n_out])
+                found[name + "/input"], found[name + "/state"] = rows
+        return found
 
     def output_parts(self) -> Parts:
         """Return the parts of the output, such as its heads."""

@@ -41,11 +41,11 @@ class BasicRnn(Cell):
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the rows of the kernel for the input, and the bias."""
-        return params["basic_rnn_cell/kernel"][: self.in_dim], params["basic_rnn_cell/bias"]
+        return params["basic_rnn_cell/kernel/input"], params["basic_rnn_cell/bias"]
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Return the rows of the kernel for the state."""
-        return [params["basic_rnn_cell/kernel"][self.in_dim :]]
+        return [params["basic_rnn_cell/kernel/state"]]
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]

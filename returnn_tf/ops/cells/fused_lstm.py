@@ -50,11 +50,12 @@ def fused_kernel(
         return None
     weights: Any
     if form.fixed:
-        values = {name: _present_value(param) for name, param in params.items()}
+        values = {spec.name: _present_value(params[spec.name]) for spec in cell.param_specs()}
         if not from_zeros or seed is not None or x.shape[1] is None or any(v is None for v in values.values()):
             return None
         with tf.init_scope():  # computes now
-            found = _weights(cell, {name: tf.constant(value) for name, value in values.items()}, None)
+            stored = {name: tf.constant(value) for name, value in values.items()}
+            found = _weights(cell, cell.split_kernels(stored), None)
             weights = None if found is None else tuple(part.numpy() for part in found)
     else:
         weights = _weights(cell, params, seed)

@@ -55,13 +55,13 @@ class Gru(Cell):
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the rows of both kernels for the input, side by side, and the biases."""
-        kernels = [params["gru_cell/%s/kernel" % part][: self.in_dim] for part in ("gates", "candidate")]
+        kernels = [params["gru_cell/%s/kernel/input" % part] for part in ("gates", "candidate")]
         biases = [params["gru_cell/%s/bias" % part] for part in ("gates", "candidate")]
         return side_by_side(kernels), tf.concat(biases, axis=0)
 
     def prepare(self, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Return the rows of both kernels for the state."""
-        return [params["gru_cell/%s/kernel" % part][self.in_dim :] for part in ("gates", "candidate")]
+        return [params["gru_cell/%s/kernel/state" % part] for part in ("gates", "candidate")]
 
     def step(
         self, weights: Sequence[tf.Tensor], z: tf.Tensor, state: State, seed: Optional[tf.Tensor]
@@ -94,7 +94,7 @@ def _case(size: Size) -> Case:
     lengths = ragged(size)
 
     def plain(z: tf.Tensor, w_gates: tf.Tensor, w_candidate: tf.Tensor, h0: tf.Tensor) -> list[tf.Tensor]:
-        params = {"gru_cell/gates/kernel": w_gates, "gru_cell/candidate/kernel": w_candidate}
+        params = {"gru_cell/gates/kernel/state": w_gates, "gru_cell/candidate/kernel/state": w_candidate}
         h, (last,) = Gru(n, 0).step_loop(params, CellFrames(z, tf.constant(lengths), (h0,)))
         return [zero_padding(h, lengths), last]
 

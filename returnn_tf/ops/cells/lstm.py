@@ -156,11 +156,11 @@ class LowMemoryLstm(LstmCell):
 
     def input_weights(self, params: Params) -> Optional[tuple[tf.Tensor, Optional[tf.Tensor]]]:
         """Return the rows of the matrix for the input, and the bias."""
-        return params["W"][: self.in_dim], params["b"]
+        return params["W/input"], params["b"]
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
         """Return the rows of the matrix for the state."""
-        return params["W"][self.in_dim :]
+        return params["W/state"]
 
 
 def lstm_loop(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

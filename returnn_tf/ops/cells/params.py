@@ -11,6 +11,8 @@ from returnn_tf.tensor.parts import Part, Parts, equal_parts
 
 INPUT = "input"
 """The label of the part of an axis that holds the input; the layer puts the parts of its sources in its place."""
+STATE = "state"
+"""The label of the part of an axis that holds the state."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def axes_of(param: CellParam, in_dim: int, n_out: int) -> tuple[Parts, ...]:
         return param.axes
     axes = [equal_parts(size, n_out, "gate") or whole(size) for size in param.shape]
     if param.kind == "forward" and len(param.shape) == 2:
-        rows = {in_dim: input_part(in_dim), in_dim + n_out: [*input_part(in_dim), Part("state", n_out)]}
+        rows = {in_dim: input_part(in_dim), in_dim + n_out: [*input_part(in_dim), Part(STATE, n_out)]}
         axes[0] = rows.get(param.shape[0], axes[0])
     return tuple(axes)
 

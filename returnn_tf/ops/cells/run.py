@@ -64,6 +64,7 @@ def run_cell(
     if low is not None and cell.native_kernel(tf.as_dtype(low)):  # else only the input projection is in that type
         x, params = reduced(x, low), {name: reduced(value, low) for name, value in params.items()}
         initial_state = None if initial_state is None else tuple(reduced(part, low) for part in initial_state)
+    params = cell.split_kernels(params)
     floats = {name: as_floats(value) for name, value in params.items()}
     form = _form(cell, floats, x, seed, from_zeros=initial_state is None)
     reverse = direction == -1

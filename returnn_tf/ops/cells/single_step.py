@@ -14,7 +14,7 @@ from returnn_tf.util.lazy_tf import tf
 class PreparedCell:
     """A cell with everything prepared that its steps share.
 
-    :param params: by their name in `Cell.param_specs`
+    :param params: from `Cell.split_kernels`
     :param weights: from `Cell.prepare`
     :param projection: see `Cell.input_weights`
     :param seed: int [2]: training, draw noise in each step; None: no noise
@@ -49,5 +49,6 @@ class PreparedCell:
 
 def prepare_cell(cell: Cell, params: Params, *, batch: tf.Tensor, seed: Optional[tf.Tensor]) -> PreparedCell:
     """Compute the weights that all steps of a cell share."""
+    params = cell.split_kernels(params)
     weights = cell.prepare(params, batch=batch, seed=seed)
     return PreparedCell(cell, params, weights, cell.input_weights(params), seed)

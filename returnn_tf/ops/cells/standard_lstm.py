@@ -40,11 +40,11 @@ class KernelLstm(LstmCell):
         """Return the rows of the kernel for the input, and the bias with ``forget_bias``, in the order j, i, f, o."""
         i, j, f, o = tf.split(params[self.scope + "/bias"], 4)
         bias = tf.concat([j, i, f + self.opts.forget_bias, o], axis=0)
-        return to_native_order(params[self.scope + "/kernel"][: self.in_dim], self.n_out), bias
+        return to_native_order(params[self.scope + "/kernel/input"], self.n_out), bias
 
     def recurrent_weights(self, params: Params, seed: Optional[tf.Tensor]) -> tf.Tensor:
         """Return the rows of the kernel for the state, in the order j, i, f, o."""
-        return to_native_order(params[self.scope + "/kernel"][self.in_dim :], self.n_out)
+        return to_native_order(params[self.scope + "/kernel/state"], self.n_out)
 
 
 def to_native_order(weights: Any, n: int) -> Any:
