@@ -15,6 +15,9 @@ import functools
 import inspect
 from typing import Any, Callable, TypeVar, cast
 
+#: Features below which a network is so small that compiling an op for them takes longer than it ever saves.
+LEAST_WIDTH = 128
+
 Op = TypeVar("Op", bound=Callable[..., Any])
 
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.native.after_product import AfterProduct
 from returnn_tf.native.decoding.search import PackedMatrix
-from returnn_tf.native.dispatch import form, plain_form
+from returnn_tf.native.dispatch import LEAST_WIDTH, form, plain_form
 from returnn_tf.native.fused.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
 from returnn_tf.native.fused.activate_gradients import Call
 from returnn_tf.native.fused.batch_norm import followed_by
@@ -22,9 +22,6 @@ from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw
 from returnn_tf.ops.activations import get_activation
 from returnn_tf.util.lazy_tf import tf
-
-#: Below it, a network is so small that compiling the op takes longer than it ever saves.
-_LEAST_WIDTH = 128
 
 
 def _follows_batch_norm(x: Any, bias: Optional[Any], activation: Any) -> bool:
@@ -177,7 +174,7 @@ def _native_function(activation: Any) -> Optional[str]:
 
 def _ops_for(x: Any, trial: Trial) -> Optional[Any]:
     """Return the ops if they have kernels for the tensor, and it is not too narrow to be worth compiling them."""
-    fits = x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or _LEAST_WIDTH) >= _LEAST_WIDTH
+    fits = x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or LEAST_WIDTH) >= LEAST_WIDTH
     ops = activate_ops() if fits else None
     return ops if ops is not None and pays(trial, x.shape[-1], x.dtype) else None
 

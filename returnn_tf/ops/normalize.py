@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from returnn_tf.native.dispatch import form, plain_form
+from returnn_tf.native.dispatch import LEAST_WIDTH, form, plain_form
 from returnn_tf.native.fused.batch_norm import batch_norm_ops, native_batch_norm
 from returnn_tf.native.fused.norm import native_norm, norm_ops
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw
 from returnn_tf.ops.frames.reduce import fill_masked, masked_count
 from returnn_tf.util.lazy_tf import tf
-
-#: Below it, a network is so small that compiling the op takes longer than it ever saves.
-_LEAST_WIDTH = 128
 
 
 def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> tuple[Any, Any]:
@@ -44,7 +41,7 @@ def normalize(x: Any, mean: Any, variance: Any, epsilon: float, scale: Optional[
 
 
 def _is_wide(x: Any) -> bool:
-    return bool(x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or 0) >= _LEAST_WIDTH)
+    return bool(x.dtype == tf.float32 and x.shape.rank and (x.shape[-1] or 0) >= LEAST_WIDTH)
 
 
 def _ops_for(x: Any, *_: Any) -> Optional[Any]:

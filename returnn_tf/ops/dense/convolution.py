@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
-from returnn_tf.native.dispatch import form
+from returnn_tf.native.dispatch import LEAST_WIDTH, form
 from returnn_tf.native.fused.depthwise import depthwise_ops, native_depthwise
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose, with_sizes
@@ -16,9 +16,6 @@ from returnn_tf.util.lazy_tf import tf
 #: "same", "valid", or frames (before, after).
 AxisPadding = Union[str, tuple[int, int]]
 
-#: Below it, a network is so small that compiling the op takes longer than it ever saves.
-_LEAST_CHANNELS = 128
-
 
 def _depthwise_ops(
     x: Any, w: Any, *, strides: Any = None, groups: int = 1, padding: Any, train: bool = False, **_: Any
@@ -27,7 +24,7 @@ def _depthwise_ops(
 
     They are faster in float32 than TensorFlow's op is on numbers of fewer digits.
     """
-    fits = x.dtype == tf.float32 and groups == x.shape[-1] == w.shape[-1] and groups >= _LEAST_CHANNELS
+    fits = x.dtype == tf.float32 and groups == x.shape[-1] == w.shape[-1] and groups >= LEAST_WIDTH
     return train and fits and len(padding) == 1 and (strides or [1])[0] == 1 and depthwise_ops()
 
 

@@ -8,15 +8,13 @@ from math import prod
 from typing import Any, Optional
 
 from returnn_tf.native.attention import native_attention
+from returnn_tf.native.dispatch import LEAST_WIDTH
 from returnn_tf.ops.dense.attention_forms import attention_by_energies, usable_attention_ops
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
 Label = Hashable
 Labels = tuple[Label, ...]
-
-#: Below it, for keys of all heads, a network is so small that compiling the op takes longer than it ever saves.
-_LEAST_WIDTH = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +55,7 @@ def labelled_attention(weights: Weights, base: Factor, out: Labels, batch: Label
     :return: None if the op does not compute this
     """
     layout = _Layout.of(weights, base, out, batch)
-    if layout is None or layout.width < _LEAST_WIDTH:
+    if layout is None or layout.width < LEAST_WIDTH:
         return None
     ops = usable_attention_ops(layout.key_size)
     return None if ops is None else layout.emit(ops, weights)
