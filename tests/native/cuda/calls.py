@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
+import pytest
 
 _TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, _TASK, ctypes.c_void_p)
@@ -68,6 +69,17 @@ def pointers(arrays: Sequence[np.ndarray]) -> Any:
 def empty(*shape: int) -> np.ndarray:
     """Return an array that a kernel has to write: NaN."""
     return np.full(shape, np.nan, "float32")
+
+
+def assert_same_bits(monkeypatch: pytest.MonkeyPatch, compute: Callable[[], Sequence[np.ndarray]]) -> None:
+    """Assert that results do not depend on the number of multiprocessors or the order of blocks and threads."""
+    found = []
+    for multiprocessors, seed in ((1, 1), (5, 2)):
+        monkeypatch.setenv("RTF_EMULATION_SMS", str(multiprocessors))
+        monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
+        found.append(compute())
+    for one, other in zip(*found):
+        np.testing.assert_array_equal(one, other)
 
 
 def _converted(x: Any) -> Any:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.native.cuda.build import build_emulated
+from tests.native.cuda.calls import assert_same_bits
 from tests.native.cuda.norm_calls import arrays, computed
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
@@ -41,14 +42,7 @@ def test_in_place(gpu, size):
 
 
 def test_sums_have_the_same_bits(gpu, monkeypatch):
-    """Whatever the number of multiprocessors and the order of blocks and threads."""
-    found = []
-    for multiprocessors, seed in ((1, 1), (5, 2)):
-        monkeypatch.setenv("RTF_EMULATION_SMS", str(multiprocessors))
-        monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
-        found.append(computed(gpu, *arrays(70, 131)))
-    for one, other in zip(*found):
-        np.testing.assert_array_equal(one, other)
+    assert_same_bits(monkeypatch, lambda: computed(gpu, *arrays(70, 131)))
 
 
 @pytest.mark.parametrize("width", [5, 515])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.native.cuda.build import build_emulated
-from tests.native.cuda.calls import empty, pointer
+from tests.native.cuda.calls import assert_same_bits, empty, pointer
 from tests.native.cuda.update_calls import MANY, NUMBERS, RULES, updated
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
@@ -45,14 +45,7 @@ def test_many_parameters(gpu, cpu, rule):
 
 @pytest.mark.parametrize("rule", ["lamb", "scaled_adam", "adafactor"])
 def test_sums_have_the_same_bits(gpu, monkeypatch, rule):
-    """Whatever the number of multiprocessors and the order of blocks and threads."""
-    found = []
-    for multiprocessors, seed in ((1, 1), (5, 2)):
-        monkeypatch.setenv("RTF_EMULATION_SMS", str(multiprocessors))
-        monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
-        found.append(updated(gpu, rule, NUMBERS))
-    for one, other in zip(*found):
-        np.testing.assert_array_equal(one, other)
+    assert_same_bits(monkeypatch, lambda: updated(gpu, rule, NUMBERS))
 
 
 @pytest.mark.parametrize(
