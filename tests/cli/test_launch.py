@@ -26,7 +26,13 @@ processes._PATIENCE, processes._LAST_SECONDS, processes._PAUSE = 0.5, 0.5, 0.05
 number, *least = map(int, sys.argv[1].split("-"))
 sys.exit(processes.run([sys.executable, "-c", sys.argv[2], *sys.argv[3:]], number, *least))
 """
-_RANK = "import os, signal, subprocess, sys, time\nrank = int(os.environ['RETURNN_TF_RANK'])\n"
+#: A line is written at once, so that those of two ranks don't mix where Python does not buffer its output.
+_RANK = """
+import os, signal, subprocess, sys, time
+rank = int(os.environ["RETURNN_TF_RANK"])
+def say(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+"""
 
 
 def _command(number: Union[int, str], program: str, *args: str) -> list[str]:
@@ -219,7 +225,7 @@ def test_when_one_fails_none_is_left(failed: int, stubborn: list[int], tmp_path:
 
 @pytest.mark.slow
 def test_a_stopped_rank_leaves_the_others_time_to_save() -> None:
-    done = _launched(2, "time.sleep(0 if rank else 2)\nprint('saved', rank)\nsys.exit(138)")
+    done = _launched(2, "time.sleep(0 if rank else 2)\nsay('saved', rank)\nsys.exit(138)")
     assert (done.returncode, done.stderr) == (138, "")
     assert sorted(done.stdout.splitlines()) == ["rank 1: saved 1", "saved 0"]
 
@@ -248,7 +254,7 @@ def test_signals_reach_each_rank_once(signum: signal.Signals, tmp_path: Path) ->
         "while not numbers:\n"
         "    time.sleep(0.01)\n"
         "time.sleep(0.3)\n"
-        "print('got', [int(number) for number in numbers])\n"
+        "say('got', [int(number) for number in numbers])\n"
         "sys.exit(128 + numbers[0])\n"
     )
     with _running("2-1", program, tmp_path) as process:
@@ -277,7 +283,7 @@ def test_ports_are_free_for_the_ranks_and_for_nobody_else() -> None:
         "port = int(os.environ['RETURNN_TF_ADDRESSES'].split(',')[rank].rpartition(':')[2])\n"
         "others = [socket.create_server(('', 0)) for _ in range(50)]\n"
         "server = socket.create_server(('', port))\n"
-        "print(json.dumps([other.getsockname()[1] for other in others if other.getsockname()[1] == port]))\n"
+        "say(json.dumps([other.getsockname()[1] for other in others if other.getsockname()[1] == port]))\n"
     )
     done = _launched(2, program)
     assert done.returncode == 0, done.stderr
