@@ -1,6 +1,6 @@
 """Where the time of a training step goes: seconds of the ops of a model of bench/models.py, by kind of op.
 
-    python bench/model_profile.py [--row transformer] [--blocks] [--part 4] [--steps 10] [--ops 30]
+    python bench/model_profile.py [--row transformer] [--blocks] [--bfloat16] [--part 4] [--steps 10] [--ops 30]
 
 TensorFlow's profiler records when each op of each step begins and ends. Each op counts with the least time that it took
 in a step, so that other load on the machine matters little; with one thread, that is CPU time for ops that are shorter
@@ -99,6 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", default="transformer", choices=list(ROWS))
     parser.add_argument("--blocks", action="store_true", help="an encoder as returnn_tf.blocks writes it")
+    parser.add_argument("--bfloat16", action="store_true", help="mixed precision")
     parser.add_argument("--part", type=int, default=1, help="take 1 / n of the sequences")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
@@ -106,7 +107,7 @@ def main() -> None:
     args = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.threads)
-    model = ROWS[args.row]
+    model = replace(ROWS[args.row], bfloat16=args.bfloat16)
     found, used = profile(replace(model, batch=max(1, model.batch // args.part)), args.steps, blocks=args.blocks)
     kinds: Counter = Counter()
     for op, seconds in found.items():

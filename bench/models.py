@@ -1,6 +1,7 @@
 """Training steps of whole models here, in Keras, in PyTorch and in plain TensorFlow, side by side.
 
     python bench/models.py [--row transformer] [--torch /path/to/python] [--rounds 3] [--cpu] [--small] [--whole]
+                           [--bfloat16]
 
 Each framework runs in a process of its own, which sleeps while another one is timed; they take turns, so that other
 load on the machine hits all of them. Figures are medians over the rounds. Forward is the loss in training; backward is
@@ -8,7 +9,8 @@ what the gradients of all parameters take beyond it, update what a whole step ta
 arrays. GFLOP/s count the products of the valid frames. Memory is the most that a process had beyond its framework while
 it only ran whole steps.
 
-``--torch`` names a Python with PyTorch (``$BENCH_TORCH``); without it there is no such line. ``--part 4`` takes a
+``--torch`` names a Python with PyTorch (``$BENCH_TORCH``); without it there are no such lines: one as it is, one by
+``torch.compile``. ``--bfloat16`` is mixed precision: ``torch.autocast``, ``mixed_bfloat16``. ``--part 4`` takes a
 quarter of the sequences of each batch; a number per framework in `PARTS` does that for those which need very long, and
 the table has their times multiplied. With ``--cpu`` times are CPU seconds of all threads, also
 those of sgemm: for a machine with other load.
@@ -37,18 +39,21 @@ SIDES = {
     "here": "models_workers/ours.py",
     "Keras": "models_workers/keras_tf.py",
     "PyTorch": "models_workers/pytorch.py",
+    "compiled": "models_workers/pytorch.py",
     "plain TF": "models_workers/plain_tf.py",
 }
+WITH_TORCH = ("PyTorch", "compiled")
 PARTS = {("plain TF", "blstm-ctc"): 4, ("Keras", "blstm-ctc"): 4, ("PyTorch", "blstm-ctc"): 4}
 """Who gets 1 / n of the sequences of a row."""
 
 
 def start(side: str, row: str, args: argparse.Namespace) -> Worker:
     """Start the process of a framework."""
-    python, part = args.torch if side == "PyTorch" else sys.executable, args.part * PARTS.get((side, row), 1)
+    python, part = args.torch if side in WITH_TORCH else sys.executable, args.part * PARTS.get((side, row), 1)
     if ROWS[row].batch // part < 1:
         raise SystemExit("%s has %d sequences: there is no 1 / %d of them for %s." % (row, ROWS[row].batch, part, side))
-    arguments = [row, str(part), *(["small"] if args.small else [])]
+    flags = {"small": args.small, "bfloat16": args.bfloat16, "compiled": side == "compiled"}
+    arguments = [row, str(part), *(name for name, given in flags.items() if given)]
     return Worker("%s, %s" % (side, row), python, SIDES[side], arguments, args.threads, args.cpu, **waiting(args))
 
 
@@ -59,7 +64,8 @@ def waiting(args: argparse.Namespace) -> dict[str, str]:
 
 def compare(row: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Measure the sides; return seconds of each step, and "MB", by side."""
-    sides = [side for side in args.sides.split(",") if side != "PyTorch" or args.torch]
+    sides = [side for side in args.sides.split(",") if args.torch or side not in WITH_TORCH]
+    sides = [side for side in sides if side != "plain TF" or not args.bfloat16]
     workers, spent = {side: start(side, row, args) for side in sides}, dict.fromkeys(sides, 0.0)
     found: dict[str, dict[str, float]] = {side: {} for side in sides}
     for what in ("step",) if args.whole else STEPS:
@@ -120,6 +126,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--torch", default=os.environ.get("BENCH_TORCH"))
     parser.add_argument("--part", type=int, default=1, help="take 1 / n of the sequences")
     parser.add_argument("--whole", action="store_true", help="whole steps only")
+    parser.add_argument("--bfloat16", action="store_true", help="mixed precision; not in plain TensorFlow")
     parser.add_argument("--small", action="store_true", help="a few units: whether everything runs")
     parser.add_argument("--cpu", action="store_true", help="CPU time of all threads")
     args = parser.parse_args(arguments)

@@ -86,7 +86,7 @@ class _Decoder(layers.Layer):
 
     def call(self, emb: Any, enc: Any, keys: Any, valid: Any) -> Any:
         """Return [batch, labels, state and attention]."""
-        self.cell.memory = enc, keys, tf.where(valid, 0.0, -1e30)
+        self.cell.memory = enc, keys, tf.cast(tf.where(valid, 0.0, -1e30), keys.dtype)
         return self.rnn(emb)
 
     def compute_output_shape(self, emb_shape: Any, enc_shape: Any, keys_shape: Any, valid_shape: Any) -> Any:
@@ -121,11 +121,14 @@ def _model(m: Model, data: dict[str, Any]) -> Any:
             y = layers.Dense(m.size, "relu")(layers.Dropout(DROPOUT)(y) if i else y)
     else:
         y = _encoder(x, None if mask is None else mask[:, None], m)
-    return keras.Model(inputs, layers.Dense(m.labels + (m.kind == "ctc"))(y))
+    logits = layers.Dense(m.labels + (m.kind == "ctc"))(y)
+    return keras.Model(inputs, layers.Activation("linear", dtype="float32")(logits))
 
 
 def make_steps(m: Model) -> dict[str, Callable[[], Any]]:
     """Return the steps of `model_rows.serve`."""
+    if m.bfloat16:
+        keras.mixed_precision.set_global_policy("mixed_bfloat16")
     arrays = m.data()
     data = {key: tf.constant(value) for key, value in arrays.items()}
     model, optimizer = _model(m, data), keras.optimizers.Adam(RATE)

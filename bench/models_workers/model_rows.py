@@ -14,6 +14,8 @@ DROPOUT = 0.1
 RATE = 1e-4
 KERNEL = 31
 """Frames of the Conformer's filters."""
+FLAGS = ("small", "bfloat16", "compiled")
+"""Arguments of a worker; only PyTorch knows ``compiled``."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Model:
     :param hidden: units of the feed forward parts; of "attention": those of decoder and readout
     :param shortest: length of the shortest sequence, as a part of the frames; 1.0 is a dense batch
     :param labels: without the blank of "ctc"
+    :param bfloat16: mixed precision, in each framework by its own means
     """
 
     kind: str
@@ -39,6 +42,7 @@ class Model:
     hidden: int = 0
     heads: int = 0
     shortest: float = 1.0
+    bfloat16: bool = False
 
     def lengths(self) -> np.ndarray:
         """Return the lengths, int32 [batch]."""
@@ -111,15 +115,21 @@ def small(model: Model) -> Model:
 def serve(make_steps: Callable[[Model], dict[str, Callable[[], Any]]]) -> None:
     """Run a worker.
 
-    Arguments: the row, n, and "small" or nothing; the batch has 1 / n of the row's sequences. Its steps are "step" (a
+    Arguments: the row, n, and some of `FLAGS`; the batch has 1 / n of the row's sequences. Its steps are "step" (a
     whole training step, the batch given as tensors), "forward" (the loss in training), "gradients" (forward and
     backward) and "input" (arrays to tensors). They are made when they are first called, so that the memory of a
     process that only runs "step" is that of training.
     """
     model = ROWS[sys.argv[1]]
-    model = replace(model, batch=max(1, model.batch // int(sys.argv[2])))
-    model = small(model) if sys.argv[3:] == ["small"] else model
+    model = replace(model, batch=max(1, model.batch // int(sys.argv[2])), bfloat16=flag("bfloat16"))
+    model = small(model) if flag("small") else model
     workers.serve(lambda: make_steps(model), warm_up=False)
+
+
+def flag(name: str) -> bool:
+    """Return whether a flag is among the arguments of a worker."""
+    assert name in FLAGS and set(sys.argv[3:]) <= set(FLAGS)
+    return name in sys.argv[3:]
 
 
 def threads() -> int:

@@ -133,6 +133,7 @@ def config(m: Model, *, of_blocks: bool = False) -> Any:
         "extern_data": {"data": data, "classes": {"dim": m.labels, "sparse": True}},
         "network": network(m, of_blocks=of_blocks),
         "behavior_version": 21, "optimizer": {"class": "adam"}, "learning_rate": RATE,
+        **({"mixed_precision": "bfloat16"} if m.bfloat16 else {}),
     })  # fmt: skip
 
 

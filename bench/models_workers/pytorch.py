@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
-from model_rows import DROPOUT, KERNEL, RATE, Model, serve, threads
+from model_rows import DROPOUT, KERNEL, RATE, Model, flag, serve, threads
 from torch import nn
 from torch.nn import functional
 
@@ -130,11 +130,15 @@ def make_steps(m: Model) -> dict[str, Callable[[], Any]]:
     x, lengths, labels = (data[key] for key in ("x", "lengths", "labels"))
     labels = labels.long()
     network = Network(m)
+    if flag("compiled"):
+        network.compile()
     optimizer = torch.optim.Adam(network.parameters(), lr=RATE)
     mask = torch.arange(labels.shape[1])[None] < data["label_lengths"][:, None]
 
     def loss_of() -> Any:
-        logits = network(x, lengths.long(), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=m.bfloat16):
+            logits = network(x, lengths.long(), labels)
+        logits = logits.float()
         if m.kind == "ctc":
             log_probs, sizes = logits.log_softmax(-1).transpose(0, 1), (lengths.long(), data["label_lengths"].long())
             return functional.ctc_loss(log_probs, labels, *sizes, blank=m.labels, zero_infinity=True)
