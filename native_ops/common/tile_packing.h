@@ -12,6 +12,26 @@ inline Vec load_some(const float* p, int64_t n) {
   return n >= kLanes ? load(p) : n > 0 ? load_part(p, static_cast<int>(n)) : Vec{};
 }
 
+// rows[i][j] <-> rows[j][i]
+inline void transpose(__m512i (&rows)[16]) {
+#pragma GCC unroll 4
+  for (int step = 1; step < 16; step *= 2) {
+    alignas(64) int32_t first[16], second[16];
+    for (int lane = 0; lane < 16; ++lane) {
+      first[lane] = lane & step ? 16 + lane - step : lane;
+      second[lane] = lane & step ? 16 + lane : lane + step;
+    }
+    const __m512i of_first = _mm512_load_si512(first), of_second = _mm512_load_si512(second);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      if (i & step) continue;
+      const __m512i x = rows[i], y = rows[i + step];
+      rows[i] = _mm512_permutex2var_epi32(x, of_first, y);
+      rows[i + step] = _mm512_permutex2var_epi32(x, of_second, y);
+    }
+  }
+}
+
 // 16 x 32 numbers: a vector has the pairs along the depth of one of the 16, or one pair of all of them.
 template <int kParts>
 struct Pairs {
@@ -42,34 +62,13 @@ struct Pairs {
   }
 
   Pairs& transpose() {
-    for (int part = 0; part < kParts; ++part) transpose(parts[part]);
+    for (int part = 0; part < kParts; ++part) rtf::transpose(parts[part]);
     return *this;
   }
 
   void store(Bfloat16* to) const {
     for (int part = 0; part < kParts; ++part)
       for (int64_t i = 0; i < kTileRows; ++i) _mm512_storeu_si512(to + part * kTile + i * kTileDepth, parts[part][i]);
-  }
-
- private:
-  // rows[i][j] <-> rows[j][i]
-  static void transpose(__m512i (&rows)[16]) {
-#pragma GCC unroll 4
-    for (int step = 1; step < 16; step *= 2) {
-      alignas(64) int32_t first[16], second[16];
-      for (int lane = 0; lane < 16; ++lane) {
-        first[lane] = lane & step ? 16 + lane - step : lane;
-        second[lane] = lane & step ? 16 + lane : lane + step;
-      }
-      const __m512i of_first = _mm512_load_si512(first), of_second = _mm512_load_si512(second);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        if (i & step) continue;
-        const __m512i x = rows[i], y = rows[i + step];
-        rows[i] = _mm512_permutex2var_epi32(x, of_first, y);
-        rows[i + step] = _mm512_permutex2var_epi32(x, of_second, y);
-      }
-    }
   }
 };
 

@@ -99,15 +99,15 @@ inline __attribute__((always_inline)) void store_sums(const Sums2x2& sums) {
   _tile_stored(3, sums.lower_right, sums.row_bytes);
 }
 
-// Adds two blocks of rows times two tiles of columns, each adjacent in memory, to the sums in tiles 0 - 3. A sum can
-// take its next product only after about 50 cycles, in which the other three get theirs. meanwhile() is called kPauses
-// times per block of the depth, or once for numbers of one part, so that the vector work in between fits into the CPU's
-// reorder window.
+// Adds two blocks of rows, adjacent in memory, times two tiles of columns, w_step numbers apart, to the sums in tiles 0
+// - 3. A sum can take its next product only after about 50 cycles, in which the other three get theirs. meanwhile() is
+// called kPauses times per block of the depth, or once for numbers of one part, so that the vector work in between fits
+// into the CPU's reorder window.
 constexpr int64_t kPauses = 3;
 
 template <int kParts = kSplit, typename Meanwhile>
-inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x, const Bfloat16* w, int64_t blocks,
-                                                        const Meanwhile& meanwhile) {
+inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x, const Bfloat16* w, int64_t w_step,
+                                                        int64_t blocks, const Meanwhile& meanwhile) {
   static_assert(kParts == 1 || kParts == kSplit, "numbers are rounded, or split");
   constexpr int64_t kSize = kParts * kTile;
   const int64_t next = blocks * kSize;
@@ -117,7 +117,7 @@ inline __attribute__((always_inline)) void multiply_2x2(const Bfloat16* x, const
   };
   const auto load_columns = [&](int part) __attribute__((always_inline)) {
     _tile_loadd(6, w + part, kBytesOfRow);
-    _tile_loadd(7, w + next + part, kBytesOfRow);
+    _tile_loadd(7, w + w_step + part, kBytesOfRow);
   };
   const auto add = []() __attribute__((always_inline)) {
     _tile_dpbf16ps(0, 4, 6);
@@ -208,7 +208,7 @@ void multiply_tiles(const TileRows& x, int64_t n_rows, const Bfloat16* w, int64_
         for (int v = 0; v < kWidth; v += 2) {
           float *upper = sums + v * kSums, *lower = upper + kOfBlock;
           zero_sums();
-          multiply_2x2(rows, w_panel + v * column, x.blocks, meanwhile);
+          multiply_2x2(rows, w_panel + v * column, column, x.blocks, meanwhile);
           store_sums({upper, upper + kSums, lower, lower + kSums, kBytesOfSums});
         }
       else

@@ -2,8 +2,8 @@
 // depth: the rows of a piece are packed while it multiplies those of the previous one.
 #pragma once
 
+#include "../common/tile_units.h"
 #include "pieces.h"
-#include "units.h"
 
 namespace rtf {
 
@@ -58,6 +58,9 @@ struct ByPairs {
       }
     }
   }
+
+  // From 16 packed columns to the next ones.
+  static int64_t w_step(Range depth) { return tile_blocks(depth.size()) * kSize; }
 
   static int count_of(int64_t rest) { return static_cast<int>(std::max<int64_t>(0, std::min(kTileRows, rest))); }
 
@@ -124,7 +127,7 @@ struct ByPairs {
                  const Meanwhile& meanwhile) const {
     const SumRows sums{y + piece.begin * shape.columns + pair.begin, shape.columns};
     const SumRows first{bias ? const_cast<float*>(bias + pair.begin) : nullptr, 0};
-    Unit::add(x, w, tile_blocks(depth.size()), depth.begin > 0 ? sums : first, sums, meanwhile);
+    Unit::add(x, w, w_step(depth), tile_blocks(depth.size()), depth.begin > 0 ? sums : first, sums, meanwhile);
   }
 
   // Some of the tiles are beyond y.
@@ -144,7 +147,7 @@ struct ByPairs {
     });
     Unit::finish_writing(edge);
     const SumRows sums{edge, 2 * kLanes};
-    Unit::add(x, w, tile_blocks(depth.size()), sums, sums, meanwhile);
+    Unit::add(x, w, w_step(depth), tile_blocks(depth.size()), sums, sums, meanwhile);
     for_rows([&](float* in_y, const float* in_edge) { std::copy(in_edge, in_edge + pair.size(), in_y); });
   }
 

@@ -1,11 +1,11 @@
-// What multiplies packed factors (common/tile_packing.h): 32 rows times 32 columns, two tiles each.
+// What multiplies packed factors (tile_packing.h): 32 rows times 32 columns, two tiles each.
 //
 // A Unit has: kParts, the parts of a number; Ready, which exists while it is used; kRounds and kPauses: meanwhile() is
 // called kPauses + kRounds * (blocks of the depth) times per call of add(); finish_writing(), before it reads memory.
 #pragma once
 
-#include "../common/tile_packing.h"
-#include "../common/tile_product.h"
+#include "tile_packing.h"
+#include "tile_product.h"
 
 namespace rtf {
 
@@ -26,16 +26,17 @@ struct TileProduct {
 
   static void finish_writing(const void* memory) { TileUnit::finish_writing(memory); }
 
-  // to = start + x * w; without data, start is 0
+  // to = start + x * w; without data, start is 0. The second 16 columns of w are w_step numbers after the first ones:
+  // it may be packed for a larger depth.
   template <typename Meanwhile>
-  static inline __attribute__((always_inline)) void add(const Bfloat16* x, const Bfloat16* w, int64_t blocks,
-                                                        const SumRows& start, const SumRows& to,
+  static inline __attribute__((always_inline)) void add(const Bfloat16* x, const Bfloat16* w, int64_t w_step,
+                                                        int64_t blocks, const SumRows& start, const SumRows& to,
                                                         const Meanwhile& meanwhile) {
     if (start.data)
       load_sums(tiles_of(start));
     else
       zero_sums();
-    multiply_2x2<kParts>(x, w, blocks, meanwhile);
+    multiply_2x2<kParts>(x, w, w_step, blocks, meanwhile);
     store_sums(tiles_of(to));
   }
 
@@ -62,19 +63,19 @@ struct PairProduct {
   static void finish_writing(const void*) {}
 
   template <typename Meanwhile>
-  static inline __attribute__((always_inline)) void add(const Bfloat16* x, const Bfloat16* w, int64_t blocks,
-                                                        const SumRows& start, const SumRows& to,
+  static inline __attribute__((always_inline)) void add(const Bfloat16* x, const Bfloat16* w, int64_t w_step,
+                                                        int64_t blocks, const SumRows& start, const SumRows& to,
                                                         const Meanwhile& meanwhile) {
     for (int64_t row = 0; row < 2 * kTileRows; row += kRows) {
       const Bfloat16* rows = x + row / kTileRows * blocks * kTile + row % kTileRows * kTileDepth;
-      add_rows(rows, w, blocks, start.data ? start.data + row * start.step : nullptr, start.step,
+      add_rows(rows, w, w_step, blocks, start.data ? start.data + row * start.step : nullptr, start.step,
                to.data + row * to.step, to.step);
       meanwhile();
     }
   }
 
  private:
-  static __attribute__((noinline)) void add_rows(const Bfloat16* x, const Bfloat16* w, int64_t blocks,
+  static __attribute__((noinline)) void add_rows(const Bfloat16* x, const Bfloat16* w, int64_t w_step, int64_t blocks,
                                                  const float* start, int64_t start_step, float* to, int64_t to_step) {
     __m512 sums[kRows][2];
 #pragma GCC unroll 8
@@ -89,7 +90,7 @@ struct PairProduct {
 #pragma GCC unroll 4
       for (int64_t pair = 0; pair < kTileDepth / 2; ++pair) {
         const __m512bh left = (__m512bh)_mm512_loadu_si512(w + pair * kTileDepth);
-        const __m512bh right = (__m512bh)_mm512_loadu_si512(w + blocks * kTile + pair * kTileDepth);
+        const __m512bh right = (__m512bh)_mm512_loadu_si512(w + w_step + pair * kTileDepth);
 #pragma GCC unroll 8
         for (int row = 0; row < kRows; ++row) {
           int32_t two;
