@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
+from returnn_tf.graph.aux_values import Aux
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -15,9 +16,14 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import WeightedSum, plan_weighted_sum
 from returnn_tf.layers.shared.attention_parts import attended
 from returnn_tf.loops.aux_values import PER_SEQUENCE
+from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Dim
 
 _NO_SOURCES = "the layer has no 'from'; put a dropout layer behind the weights"
+
+
+#: Of a layer of a loop: the base with its axes in `WeightedSum.product_order`.
+ORDERED_BASE: Aux[Any] = Aux("base in the order of products")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,6 +76,11 @@ class GenericAttentionLayer(Planned[GenericAttentionPlan]):
         """Return whether the weights are 0 there."""
         return bool(self.weights.layer.masks_padding())
 
+    def before_loop(self, ctx: EmitContext) -> None:
+        """Bring a base from outside a loop into the order of a product, which TensorFlow would do in each step."""
+        if ctx.train and self.base in ctx.lowering.values.outputs:
+            ctx.set_aux(self.node, ORDERED_BASE, transpose(ctx.value(self.base), self.plan.sum.product_order))
+
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one (batched) matrix product."""
         once, base, weights = ctx.aux(self.base, PER_SEQUENCE), ctx.value(self.base), ctx.value(self.weights)
@@ -78,4 +89,4 @@ class GenericAttentionLayer(Planned[GenericAttentionPlan]):
             return y
         if once is not None and ctx.aux(self.weights, PER_SEQUENCE) is None:
             return self.plan.sum.emit_in_beam(ctx, weights, once.values, once.beam)
-        return self.plan.sum.emit(ctx, weights, base)
+        return self.plan.sum.emit(ctx, weights, base, ordered=ctx.aux(self.node, ORDERED_BASE))

@@ -37,11 +37,25 @@ class WeightedSum:
         of_weights = ["squeezed%d" % i if i in self.squeezed else next(rest) for i in range(weights.rank)]
         return of_weights, *self.labels[1:]
 
-    def emit(self, ctx: EmitContext, weights: Any, base: Any) -> Any:
-        """Emit the sum; tensors in the layout of their templates."""
+    @property
+    def product_order(self) -> list[int]:
+        """Return the order of the axes of the base in which products need no copy: shared ones, time, all others."""
+        of_weights, of_base, out = self.labels
+        shared = sorted((label for label in of_base if label in of_weights and label in out), key=out.index)
+        order = [*shared, *(label for label in of_base if label not in out)]
+        return [of_base.index(label) for label in [*order, *(label for label in of_base if label not in order)]]
+
+    def emit(self, ctx: EmitContext, weights: Any, base: Any, *, ordered: Optional[Any] = None) -> Any:
+        """Emit the sum; tensors in the layout of their templates.
+
+        :param ordered: the base with its axes in `product_order`, if there is such a tensor
+        """
         if self.squeezed:
             weights = tf.squeeze(weights, axis=self.squeezed)
-        operands = [(weights, self.labels[0]), (base, self.labels[1])]
+        of_base = self.labels[1]
+        if ordered is not None:
+            base, of_base = ordered, [of_base[axis] for axis in self.product_order]
+        operands = [(weights, self.labels[0]), (base, of_base)]
         return product_sum(operands, self.labels[2], product_dtype=ctx.product_dtype)
 
     def emit_in_beam(self, ctx: EmitContext, weights: Any, base: Any, beam: int) -> Any:

@@ -25,9 +25,7 @@ def to_layout(x: Any, data: Data, into: Data, mapping: Optional[Sequence[Optiona
         x = tf.squeeze(x, axis=gone)
     kept = [target for target in mapping if target is not None]
     order = sorted(range(len(kept)), key=lambda i: kept[i])
-    if order != list(range(len(kept))):
-        x = tf.transpose(x, order)
-    return expand_at(x, [t for t in range(into.rank) if t not in kept])
+    return expand_at(transpose(x, order), [t for t in range(into.rank) if t not in kept])
 
 
 def expand_at(x: Any, axes: Sequence[int]) -> Any:
@@ -38,8 +36,19 @@ def expand_at(x: Any, axes: Sequence[int]) -> Any:
 
 
 def transpose(x: Any, perm: Sequence[int]) -> Any:
-    """Transpose, without an op if the order is unchanged."""
-    return x if list(perm) == list(range(len(perm))) else tf.transpose(x, list(perm))
+    """Transpose, without an op if the order is unchanged, and by one op if another one just changed it."""
+    before, perm = _transposed(x), list(perm)
+    if before is not None:
+        x, perm = before[0], [before[1][axis] for axis in perm]
+    return x if perm == list(range(len(perm))) else tf.transpose(x, perm)
+
+
+def _transposed(x: Any) -> Optional[tuple[Any, list[int]]]:
+    """Return the tensor and the order of axes from which an op made x, here or before a loop; None if none did."""
+    if getattr(x, "graph", None) is None or x.op.type != "Transpose":
+        return None
+    perm = tf.get_static_value(x.op.inputs[1])
+    return None if perm is None else (x.op.inputs[0], perm.tolist())
 
 
 def move_axis(x: Any, rank: int, source: int, target: int) -> Any:

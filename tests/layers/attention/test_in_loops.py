@@ -1,11 +1,15 @@
 """Attention and positions in a loop: computed for all steps at once they give what they give step by step."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from returnn_tf.compiler.network import Network
+from returnn_tf.config import Config
 from returnn_tf.tensor import SpatialDim
+from returnn_tf.util.lazy_tf import tf
 from tests.layers.nets import LENS, feed, net_of, renamed
 
 HISTORY, OTHER_HISTORY, THIRD_HISTORY, OWN_HISTORY = (
@@ -158,3 +162,28 @@ def test_history_without_its_steps() -> None:
     }
     with pytest.raises(Exception, match="vary with the frames"):
         loop_net([layers], True).run(feed())
+
+
+def test_base_is_brought_into_order_once() -> None:
+    """In training, the products of the steps get frames of an encoder with the sequences first, whatever it gives."""
+    net = Network.from_config(Config({
+        "extern_data": {"data": {"dim": 3}, "classes": {"dim": 5, "sparse": True}}, "behavior_version": 21,
+        "network": {
+            "enc": {"class": "rec", "unit": "lstm", "n_out": 4, "from": "data"},
+            "output": {"class": "rec", "from": [], "target": "classes", "unit": {
+                "s": {"class": "rnn_cell", "unit": "lstm", "n_out": 4, "from": "prev:att"},
+                "e": {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": None, "from": ["base:enc", "s"]},
+                "w": {"class": "softmax_over_spatial", "from": "e"},
+                "att": {"class": "generic_attention", "weights": "w", "base": "base:enc"},
+                "output": {"class": "softmax", "target": "classes", "loss": "ce", "from": "att"},
+            }},
+        },
+    }), train=True)  # fmt: skip
+    products: dict[bool, set[bytes]] = {}
+    for train in (True, False):
+        lower = partial(net.lower, train=train, step=tf.constant(0, "int64"))
+        graph = net.feed_function(lambda inputs, lower=lower: lower(inputs).objective).trace().graph
+        functions = graph.as_graph_def().library.function
+        nodes = [node for function in functions for node in function.node_def if node.op == "Einsum"]
+        products[train] = {node.attr["equation"].s for node in nodes if node.name.split("/")[-3] == "att"}
+    assert products == {True: {b"ab,abc->ac"}, False: {b"ab,bac->ac"}}
