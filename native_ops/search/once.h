@@ -13,19 +13,10 @@ typedef struct RtfOnce {
   int64_t batch, beam, frames, heads, size;
 } RtfOnce;
 
-// y [batch * beam, heads, frames] = sum over the size of queries [batch * beam, heads, size] times
-// keys [batch, frames, heads, size]
-void rtf_once_energies_f32(const RtfOnce* shape, const float* queries, const float* keys, float* y,
-                           const RtfThreads* threads);
-
-// y [batch * beam, heads, size] = sum over the frames of weights [batch * beam, heads, frames] times
-// values [batch, frames, heads, size]
-void rtf_once_sums_f32(const RtfOnce* shape, const float* weights, const float* values, float* y,
-                       const RtfThreads* threads);
-
 // y [batch * beam, heads, value_size] = sum over the frames of weights times values [batch, frames, heads, value_size],
-// with weights = softmax over the frames of scale times the energies of queries and keys. Frames from lengths[row] on
-// have no weight; lengths [batch * beam] may be null. Where no frame is left, y is 0.
+// with weights = softmax over the frames of scale times queries [batch * beam, heads, size] times
+// keys [batch, frames, heads, size]. Frames from lengths[row] on have no weight; lengths [batch * beam] may be null.
+// Where no frame is left, y is 0.
 void rtf_once_attention_f32(const RtfOnce* shape, int64_t value_size, float scale, const float* queries,
                             const float* keys, const float* values, const int32_t* lengths, float* y,
                             const RtfThreads* threads);

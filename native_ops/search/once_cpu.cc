@@ -3,66 +3,12 @@
 #include <vector>
 
 #include "../common/arena.h"
-#include "../common/block_product.h"
 #include "../common/rows.h"
-#include "once.h"
+#include "groups.h"
 #include "rows.h"
 
 namespace rtf {
 namespace {
-
-// Hypotheses whose sums stay in registers, for kVectors of the units of a head.
-#if defined(__AVX512F__)
-constexpr int kGroup = 4;
-#else
-constexpr int kGroup = 2;
-#endif
-constexpr int kVectors = 4;
-constexpr int64_t kBlock = kVectors * kLanes;
-
-// Numbers of the frames of a head of a sequence, for each hypothesis that reads them.
-int64_t numbers_of_head(const RtfOnce& s, int64_t of_frame) {
-  return std::max<int64_t>(1, s.beam * s.frames * of_frame);
-}
-
-// function(sequence, head) on the lent threads.
-template <typename Function>
-void for_heads(const RtfOnce& s, const RtfThreads& threads, const Function& function) {
-  run_rows(threads, s.batch * s.heads, numbers_of_head(s, s.size), [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at) function(at / s.heads, at % s.heads);
-  });
-}
-
-// y[i * y_step] = queries[i * query_step] * key for kCount hypotheses
-template <int kCount>
-void dots(const float* queries, int64_t query_step, const float* key, int64_t n, float* y, int64_t y_step) {
-  Vec sums[kCount] = {};
-  by_vectors(n, [&](int64_t u, auto whole, int lanes) {
-    constexpr bool kWhole = decltype(whole)::value;
-    const Vec k = load_n<kWhole>(key + u, lanes);
-    for (int i = 0; i < kCount; ++i) sums[i] += load_n<kWhole>(queries + i * query_step + u, lanes) * k;
-  });
-  for (int i = 0; i < kCount; ++i) y[i * y_step] = sum_of(sums[i]);
-}
-
-// y[i * y_step] [kBlock] = sum over the frames of weights(i, frame) times values, for kCount hypotheses
-template <int kCount>
-void weighted_sums(const Strided& weights, const float* values, int64_t value_step, int64_t frames, float* y,
-                   int64_t y_step) {
-  Vec sums[kCount][kVectors];
-  multiply_block<kCount, kVectors>(frames, weights, Columns{values, value_step}, FromZero(), sums);
-#pragma GCC unroll 4
-  for (int i = 0; i < kCount; ++i)
-#pragma GCC unroll 4
-    for (int u = 0; u < kVectors; ++u) store(y + i * y_step + u * kLanes, sums[i][u]);
-}
-
-// function(count as a constant, first entry) for hypotheses begin .. end - 1 in groups.
-template <typename Function>
-void for_groups(int64_t begin, int64_t end, const Function& function) {
-  for (; begin + kGroup <= end; begin += kGroup) function(std::integral_constant<int, kGroup>(), begin);
-  for (; begin < end; ++begin) function(std::integral_constant<int, 1>(), begin);
-}
 
 // Energies, softmax and sums of a group of hypotheses, for neighbouring heads of a sequence. Frames are read in the
 // order of the memory; while the keys are, the values are prefetched, and while the values are, the keys of the next
@@ -195,52 +141,10 @@ class Attention {
 }  // namespace
 }  // namespace rtf
 
-extern "C" {
-
-void rtf_once_energies_f32(const RtfOnce* shape, const float* queries, const float* keys, float* y,
-                           const RtfThreads* threads) {
-  const RtfOnce s = *shape;
-  rtf::for_heads(s, *threads, [&](int64_t b, int64_t head) {
-    const int64_t query_step = s.heads * s.size, y_step = s.heads * s.frames;
-    for (int64_t frame = 0; frame < s.frames; ++frame) {
-      const float* key = keys + ((b * s.frames + frame) * s.heads + head) * s.size;
-      rtf::for_groups(b * s.beam, (b + 1) * s.beam, [&](auto count, int64_t entry) {
-        rtf::dots<count>(queries + entry * query_step + head * s.size, query_step, key, s.size,
-                         y + entry * y_step + head * s.frames + frame, y_step);
-      });
-    }
-  });
-}
-
-void rtf_once_sums_f32(const RtfOnce* shape, const float* weights, const float* values, float* y,
-                       const RtfThreads* threads) {
-  const RtfOnce s = *shape;
-  rtf::for_heads(s, *threads, [&](int64_t b, int64_t head) {
-    const int64_t y_step = s.heads * s.size, weight_step = s.heads * s.frames;
-    const int64_t whole = s.size / rtf::kBlock * rtf::kBlock, end = (b + 1) * s.beam;
-    const float* of_head = values + (b * s.frames * s.heads + head) * s.size;
-    for (int64_t u = 0; u < whole; u += rtf::kBlock)
-      rtf::for_groups(b * s.beam, end, [&](auto count, int64_t entry) {
-        const rtf::Strided of_group{weights + entry * weight_step + head * s.frames, weight_step, 1};
-        rtf::weighted_sums<count>(of_group, of_head + u, y_step, s.frames, y + entry * y_step + head * s.size + u,
-                                  y_step);
-      });
-    if (whole == s.size) return;
-    for (int64_t entry = b * s.beam; entry < end; ++entry) {
-      float* to = y + entry * y_step + head * s.size;
-      std::fill(to + whole, to + s.size, 0.0f);
-      for (int64_t frame = 0; frame < s.frames; ++frame)
-        rtf::add_scaled(weights[entry * weight_step + head * s.frames + frame], of_head + frame * y_step + whole,
-                        to + whole, s.size - whole);
-    }
-  });
-}
-
-void rtf_once_attention_f32(const RtfOnce* shape, int64_t value_size, float scale, const float* queries,
-                            const float* keys, const float* values, const int32_t* lengths, float* y,
-                            const RtfThreads* threads) {
+extern "C" void rtf_once_attention_f32(const RtfOnce* shape, int64_t value_size, float scale, const float* queries,
+                                       const float* keys, const float* values, const int32_t* lengths, float* y,
+                                       const RtfThreads* threads) {
   const rtf::Attention attention(*shape, value_size, scale, queries, keys, values, lengths, y);
   rtf::run_rows(*threads, shape->batch * shape->heads, rtf::numbers_of_head(*shape, shape->size + value_size),
                 [&](int64_t begin, int64_t end) { attention.run(begin, end); });
-}
 }

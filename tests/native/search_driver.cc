@@ -1,4 +1,4 @@
-// Runs the kernels of a search on random sizes, for the sanitizers; any number of threads has to give the same.
+// Runs products of a search on random sizes, for the sanitizers; any number of threads has to give the same.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -7,9 +7,8 @@
 #include <cstring>
 
 #include "driver.h"
-#include "search/attention.h"
 #include "search/huge_pages.h"
-#include "search/once.h"
+#include "search/once_products.h"
 #include "search/packed.h"
 
 // Whether no page of this memory is in the memory of the machine.
@@ -80,25 +79,14 @@ int main() {
   if (!pages_are_shared() || !free_pages_are_returned()) return std::puts("memory in large pages is wrong"), 1;
   for (int seed = 1; seed <= 60; ++seed) {
     std::srand(seed);
-    const RtfBeamAttention s = {1 + std::rand() % 30, std::rand() % 9, 1 + std::rand() % 3, 1 + std::rand() % 40,
-                                1 + std::rand() % 40};
-    const RtfOnce once = {std::rand() % 4, std::rand() % 5, std::rand() % 7, s.heads, s.key};
-    const Array qkv = random_array(s.entries * s.heads * (2 * s.key + s.value));
-    const Array keys = random_array((s.steps + 1) * s.entries * s.heads * s.key);
-    const Array shift = random_array((s.steps + 1) * s.key);
-    const Array values = random_array((s.steps + 1) * s.entries * s.heads * s.value);
+    const RtfOnce once = {std::rand() % 4, std::rand() % 5, std::rand() % 7, 1 + std::rand() % 3, 1 + std::rand() % 40};
     const Array frames = random_array(once.batch * once.frames * once.heads * once.size);
     const Array queries = random_array(once.batch * once.beam * once.heads * once.size);
     const int64_t depth = std::rand() % 700, columns = 1 + std::rand() % 200, n = std::rand() % 250;
     const Array inputs = random_array(n * depth), w = random_array(depth * columns), bias = random_array(columns);
-    std::vector<int32_t> of_frame(s.entries * s.steps);
-    for (int32_t& row : of_frame) row = std::rand() % s.entries;
     Array results[2];
     for (int n_threads : {1, 3}) {
       const RtfThreads threads = {run_threads, nullptr, n_threads};
-      Array next_keys = keys, next_values = values, y(s.entries * s.heads * s.value);
-      rtf_beam_attention_f32(&s, qkv.data(), of_frame.data(), seed % 4 ? nullptr : shift.data(), next_keys.data(),
-                             next_values.data(), y.data(), &threads);
       Array energies(once.batch * once.beam * once.heads * once.frames);
       Array sums(queries.size());
       rtf_once_energies_f32(&once, queries.data(), frames.data(), energies.data(), &threads);
@@ -107,11 +95,7 @@ int main() {
       rtf_pack_matrix_f32(depth, columns, seed % 2, w.data(), packed.data(), &threads);
       const RtfAfterProduct after{seed % 3 ? bias.data() : nullptr, seed % 5 ? product.data() : nullptr, seed % 4 == 0};
       rtf_packed_product_f32(n, depth, columns, inputs.data(), packed.data(), &after, product.data(), &threads);
-      Array attended(queries.size());
-      const std::vector<int32_t> lengths(once.batch * once.beam, seed % 7);
-      rtf_once_attention_f32(&once, once.size, 0.5f, queries.data(), frames.data(), frames.data(),
-                             seed % 2 ? lengths.data() : nullptr, attended.data(), &threads);
-      results[n_threads == 3] = joined({&y, &next_keys, &next_values, &energies, &sums, &attended, &packed, &product});
+      results[n_threads == 3] = joined({&energies, &sums, &packed, &product});
     }
     if (!finite(results[0]) || results[0] != results[1]) return std::printf("case %d is wrong\n", seed), 1;
   }

@@ -6,7 +6,8 @@ import string
 from collections.abc import Hashable, Sequence
 from typing import Any, Callable, Optional
 
-from returnn_tf.native.decoding.search import native_once_attention, search_ops
+from returnn_tf.native.decoding.beam_attention import beam_attention_ops, native_once_attention
+from returnn_tf.native.decoding.search import search_ops
 from returnn_tf.native.dispatch import form
 from returnn_tf.ops.dense.einsum import einsum
 from returnn_tf.ops.dense.labelled_attention import Factor, Label, Labels, Weights
@@ -109,7 +110,7 @@ def attention_in_beam(weights: Weights, base: Factor, out: Labels, batch: Label)
         and out == (batch, *heads, base.labels[-1])
         and not weights.dropout
     )
-    ops = search_ops() if fits else None
+    ops = beam_attention_ops() if fits else None
     if ops is None:
         return None
     lengths = weights.lengths
