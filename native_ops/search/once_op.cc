@@ -1,7 +1,12 @@
-// Attention to frames that are stored once per sequence as a TensorFlow op. The kernels are in once_cpu.cc.
+// Attention to frames that are stored once per sequence as a TensorFlow op. The kernels are in once_cpu.cc and
+// beam_attention_cuda.cu.
 #include "../common/tf_op.h"
 #include "../common/tf_quick_threads.h"
 #include "once.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#include "beam_attention_cuda.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -50,17 +55,42 @@ class OnceAttentionOp : public OpKernel {
     Tensor* y;
     OP_REQUIRES_OK(
         context, context->allocate_output(0, TensorShape({queries.dim_size(0), shape.heads, values.dim_size(3)}), &y));
-    const RtfThreads threads = tf_quick_threads(context);
-    rtf_once_attention_f32(&shape, values.dim_size(3), scale_, floats(queries), floats(keys), floats(values),
-                           has_lengths_ ? lengths.flat<int32_t>().data() : nullptr, floats(y), &threads);
+    OP_REQUIRES_OK(context, run(context, shape, values.dim_size(3), floats(queries), floats(keys), floats(values),
+                                has_lengths_ ? lengths.flat<int32_t>().data() : nullptr, floats(y)));
   }
 
- private:
+ protected:
+  virtual Status run(OpKernelContext* context, const RtfOnce& shape, int64_t value_size, const float* queries,
+                     const float* keys, const float* values, const int32_t* lengths, float* y) const {
+    const RtfThreads threads = tf_quick_threads(context);
+    rtf_once_attention_f32(&shape, value_size, scale_, queries, keys, values, lengths, y, &threads);
+    return OkStatus();
+  }
+
   float scale_;
+
+ private:
   bool has_lengths_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("RtfOnceAttention").Device(DEVICE_CPU), OnceAttentionOp);
+
+#if RTF_CUDA
+class OnceAttentionGpuOp : public OnceAttentionOp {
+ public:
+  using OnceAttentionOp::OnceAttentionOp;
+
+ protected:
+  Status run(OpKernelContext* context, const RtfOnce& shape, int64_t value_size, const float* queries,
+             const float* keys, const float* values, const int32_t* lengths, float* y) const override {
+    return gpu_status("attention once per sequence",
+                      rtf_once_attention_cuda_f32(&shape, value_size, scale_, queries, keys, values, lengths, y,
+                                                  gpu_stream(context)));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("RtfOnceAttention").Device(DEVICE_GPU), OnceAttentionGpuOp);
+#endif
 
 }  // namespace
 }  // namespace rtf

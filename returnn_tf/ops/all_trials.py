@@ -11,6 +11,8 @@ from returnn_tf.ops.cells.matrix.chunkwise import MATRIX_SCAN_TRIAL, ONE_DECAY_T
 from returnn_tf.ops.cells.matrix.delta_rule import DELTA_RULE_TRIAL
 from returnn_tf.ops.cells.slstm import SLSTM_TRIAL
 from returnn_tf.ops.dense.attention_forms import ATTENTION_BY_DISTANCE_TRIAL, ATTENTION_TRIAL
+from returnn_tf.ops.dense.attention_in_place import IN_PLACE_TRIAL
+from returnn_tf.ops.dense.in_beam import ONCE_ATTENTION_TRIAL
 from returnn_tf.ops.dense.mdlstm import MDLSTM_TRIAL
 from returnn_tf.ops.frames.chunks import CHUNK_TRIAL
 from returnn_tf.ops.many_labels import SOFTMAX_TRIAL
@@ -51,6 +53,8 @@ TRIALS: tuple[Trial, ...] = (
     ATTENTION_BY_DISTANCE_TRIAL,
     SLSTM_TRIAL,
     BEST_LABELS_TRIAL,
+    IN_PLACE_TRIAL,
+    ONCE_ATTENTION_TRIAL,
     SOFTMAX_TRIAL,
     UPDATE_TRIAL,
     NORM_OF_ALL_TRIAL,

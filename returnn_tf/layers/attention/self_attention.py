@@ -23,10 +23,11 @@ from returnn_tf.layers.shared.loop_axis import check_lengths_of, frames_of, with
 from returnn_tf.loops.hypotheses import InPlace, empty_in_place
 from returnn_tf.loops.packed import matrix
 from returnn_tf.native.attention import native_attention
-from returnn_tf.native.decoding.beam_attention import beam_attention_ops, native_beam_attention
+from returnn_tf.native.decoding.beam_attention import native_beam_attention
 from returnn_tf.native.dispatch import form
 from returnn_tf.ops.dense.attention import empty_history, growing, left_only_mask
 from returnn_tf.ops.dense.attention_forms import usable_attention_ops
+from returnn_tf.ops.dense.attention_in_place import in_place_ops
 from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.frames.shape import expand_at, transpose
 from returnn_tf.ops.mixed_precision import full, reduced
@@ -463,7 +464,7 @@ def stays_in_place(ctx: EmitContext, layer: Any) -> bool:
         and [dim.is_batch for dim in ctx.output.dims] == [True, False]
         and ctx.float_dtype == "float32"
         and ctx.product_dtype is None
-        and beam_attention_ops() is not None
+        and in_place_ops(layer.plan.key) is not None
     )
 
 
@@ -487,7 +488,7 @@ def attended_in_place(ctx: EmitContext, qkv: Any, layer: Any, names: Sequence[st
     (keys, values), (rows,) = ctx.loop_state(names[0])
     shift = None if layer.key_shift is None else ctx.value(layer.key_shift)
     y, keys, values, rows = native_beam_attention(
-        beam_attention_ops(), qkv, keys, values, rows, heads=layer.num_heads, shift=shift
+        in_place_ops(layer.plan.key), qkv, keys, values, rows, heads=layer.num_heads, shift=shift
     )
     ctx.set_loop_state(names[0], InPlace((keys, values), (rows,)))
     ctx.set_loop_state(names[1], ctx.loop_state(names[1]))

@@ -71,6 +71,7 @@ def native_once_attention(
     "beam_attention",
     kernels=("search/attention_cpu.cc", "search/once_cpu.cc"),
     bindings=("search/attention_op.cc", "search/once_op.cc"),
+    cuda=("search/beam_attention_cuda.cu",),
 )
 def self_test(ops: Any) -> None:
     """Compare with histories that are reordered in numpy, and with copies of frames.

@@ -6,13 +6,18 @@ import string
 from collections.abc import Hashable, Sequence
 from typing import Any, Callable, Optional
 
+import numpy as np
+
 from returnn_tf.native.decoding.beam_attention import beam_attention_ops, native_once_attention
 from returnn_tf.native.decoding.search import search_ops
-from returnn_tf.native.dispatch import form
+from returnn_tf.native.dispatch import form, plain_form
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.dense.einsum import einsum
 from returnn_tf.ops.dense.labelled_attention import Factor, Label, Labels, Weights
 from returnn_tf.ops.frames.shape import merge_axes, size_of, split_axis
 from returnn_tf.ops.mixed_precision import full, reduced
+from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.util.lazy_tf import tf
 
 Axes = Sequence[Hashable]
@@ -111,7 +116,7 @@ def attention_in_beam(weights: Weights, base: Factor, out: Labels, batch: Label)
         and not weights.dropout
     )
     ops = beam_attention_ops() if fits else None
-    if ops is None:
+    if ops is None or not pays(ONCE_ATTENTION_TRIAL, query.tensor.shape[-1], tf.float32):
         return None
     lengths = weights.lengths
     if lengths is not None and lengths.shape.rank == 0:
@@ -119,3 +124,33 @@ def attention_in_beam(weights: Weights, base: Factor, out: Labels, batch: Label)
     queries, keys, values = (x.tensor if heads else tf.expand_dims(x.tensor, -2) for x in (query, key, base))
     y = native_once_attention(ops, queries, keys, values, lengths, scale=weights.scale)
     return y if heads else tf.squeeze(y, axis=-2)
+
+
+#: Frames of a sequence of a trial, for each one of other trials; hypotheses of a sequence; heads.
+_LONGER, _BEAM, _HEADS = 4, 12, 4
+
+
+def _case(size: Size) -> Case:
+    frames, scale = _LONGER * size.frames, size.width**-0.5
+    lengths = np.repeat(_LONGER * ragged(size), _BEAM)
+    queries, base = (_BEAM * size.batch, _HEADS, size.width), (size.batch, frames, _HEADS, size.width)
+
+    def native(ops: Any, q: Any, k: Any, v: Any) -> list[Any]:
+        return [native_once_attention(ops, q, k, v, tf.constant(lengths), scale=scale)]
+
+    def plain(q: Any, k: Any, v: Any) -> list[Any]:
+        def product(once: Any, other: Any, out: str) -> Any:
+            options = {"batch": "b", "beam": _BEAM, "with_gradient": False, "product_dtype": None}
+            return plain_form(product_in_beam)(once, other, out, **options)
+
+        energies = product((k, "bshd"), (q * scale, "bhd"), "bhs")
+        weights = masked_softmax(energies, tf.sequence_mask(lengths, frames)[:, None])
+        return [product((v, "bshd"), (weights, "bhs"), "bhd")]
+
+    return Case(draw((1.0, queries), (1.0, base), (1.0, base)), native, plain, has_gradients=False)
+
+
+ONCE_ATTENTION_TRIAL = Trial(
+    "attention once per sequence", "beam_attention", __name__, "ONCE_ATTENTION_TRIAL", _case, "numbers of a key",
+    (32, 64, 128),
+)  # fmt: skip

@@ -33,7 +33,7 @@ def on_gpu(library: ctypes.CDLL, name: str, shape: Any, *arrays: Any) -> None:
     """Call a function of kernels for GPUs, which ends in a stream; its error fails the test.
 
     :param shape: first argument, a structure
-    :param arrays: further arguments: arrays, None for null, integers for int
+    :param arrays: further arguments: arrays, None for null, integers for int, numbers of ctypes for others
     """
     function = getattr(library, name)
     function.restype = ctypes.c_char_p
@@ -85,4 +85,6 @@ def assert_same_bits(monkeypatch: pytest.MonkeyPatch, compute: Callable[[], Sequ
 def _converted(x: Any) -> Any:
     if x is None:
         return None
-    return pointer(x) if isinstance(x, np.ndarray) else ctypes.c_int(x)
+    if isinstance(x, np.ndarray):
+        return pointer(x)
+    return ctypes.c_int(x) if isinstance(x, (int, np.integer)) else x

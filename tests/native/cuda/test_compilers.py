@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 SANITIZED = [
     ("activate",),
     ("attention",),
+    ("beam_attention",),
     ("best_labels",),
     ("matrix_scans",),
     ("matrix_scans", "-DRTF_DELTA=1"),
@@ -34,6 +35,7 @@ WITHOUT_SPILLS = [
     "matrix_scan/matrix_scan",
     "norm/norm",
     "scan/scan",
+    "search/beam_attention",
     "search/best_labels",
     "softmax/softmax",
     "update/update",
