@@ -26,4 +26,11 @@ void rtf_depthwise_f32(const RtfDepthwise* shape, const float* x, const float* w
 // dx as x, dw as w, dbias [channels]. The arrays may not overlap.
 void rtf_depthwise_grad_f32(const RtfDepthwise* shape, const float* dy, const float* x, const float* w, float* dx,
                             float* dw, float* dbias, float* sums, float* scratch, const RtfThreads* threads);
+
+// The same on a GPU: arrays in its memory, stream is a cudaStream_t. Returns null, or the text of an error.
+const char* rtf_depthwise_cuda_f32(const RtfDepthwise* shape, const float* x, const float* w, const float* bias,
+                                   float* y, void* stream);
+int64_t rtf_depthwise_cuda_scratch_size(const RtfDepthwise* shape);
+const char* rtf_depthwise_grad_cuda_f32(const RtfDepthwise* shape, const float* dy, const float* x, const float* w,
+                                        float* dx, float* dw, float* dbias, float* scratch, void* stream);
 }

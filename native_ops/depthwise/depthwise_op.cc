@@ -1,8 +1,11 @@
-// Depthwise convolution along time as TensorFlow ops. The kernels are in depthwise_cpu.cc.
+// Depthwise convolution along time as TensorFlow ops. The kernels are in depthwise_cpu.cc and depthwise_cuda.cu.
 #include <algorithm>
 
 #include "../common/tf_op.h"
 #include "depthwise.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -44,6 +47,44 @@ REGISTER_OP("RtfDepthwiseGrad")
       return OkStatus();
     });
 
+struct Cpu {
+  static Status forward(OpKernelContext* context, const RtfDepthwise& shape, const float* x, const float* w,
+                        const float* bias, float* y) {
+    const RtfThreads threads = tf_threads(context);
+    Tensor scratch;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_depthwise_scratch_size(&shape, threads.n_threads), &scratch));
+    rtf_depthwise_f32(&shape, x, w, bias, y, floats(&scratch), &threads);
+    return OkStatus();
+  }
+
+  static Status backward(OpKernelContext* context, const RtfDepthwise& shape, const float* dy, const float* x,
+                         const float* w, float* dx, float* dw, float* dbias) {
+    const RtfThreads threads = tf_threads(context);
+    Tensor sums, scratch;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_depthwise_sums_size(&shape), &sums));
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_depthwise_scratch_size(&shape, threads.n_threads), &scratch));
+    rtf_depthwise_grad_f32(&shape, dy, x, w, dx, dw, dbias, floats(&sums), floats(&scratch), &threads);
+    return OkStatus();
+  }
+};
+
+#if RTF_CUDA
+struct Gpu {
+  static Status forward(OpKernelContext* context, const RtfDepthwise& shape, const float* x, const float* w,
+                        const float* bias, float* y) {
+    return gpu_status("depthwise", rtf_depthwise_cuda_f32(&shape, x, w, bias, y, gpu_stream(context)));
+  }
+
+  static Status backward(OpKernelContext* context, const RtfDepthwise& shape, const float* dy, const float* x,
+                         const float* w, float* dx, float* dw, float* dbias) {
+    Tensor scratch;
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_depthwise_cuda_scratch_size(&shape), &scratch));
+    return gpu_status("depthwise", rtf_depthwise_grad_cuda_f32(&shape, dy, x, w, dx, dw, dbias, floats(&scratch),
+                                                               gpu_stream(context)));
+  }
+};
+#endif
+
 class DepthwiseBase : public OpKernel {
  public:
   explicit DepthwiseBase(OpKernelConstruction* construction) : OpKernel(construction) {
@@ -69,6 +110,7 @@ class DepthwiseBase : public OpKernel {
   int64_t right_ = 0;
 };
 
+template <class Device>
 class DepthwiseOp : public DepthwiseBase {
  public:
   using DepthwiseBase::DepthwiseBase;
@@ -83,17 +125,15 @@ class DepthwiseOp : public DepthwiseBase {
     OP_REQUIRES(context, !has_bias || (bias.size() == 1 && bias[0].shape() == TensorShape({shape.channels})),
                 InvalidArgument("depthwise: the bias has to be [", shape.channels, "], but is ",
                                 bias[0].shape().DebugString()));
-    Tensor *y, scratch;
+    Tensor* y;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, TensorShape({shape.batch, shape.out_frames, shape.channels}), &y));
-    const RtfThreads threads = tf_threads(context);
-    const int64_t size = rtf_depthwise_scratch_size(&shape, threads.n_threads);
-    OP_REQUIRES_OK(context, allocate_scratch(context, size, &scratch));
-    rtf_depthwise_f32(&shape, floats(x), floats(w), has_bias ? floats(bias[0]) : nullptr, floats(y), floats(&scratch),
-                      &threads);
+    OP_REQUIRES_OK(context, Device::forward(context, shape, floats(x), floats(w), has_bias ? floats(bias[0]) : nullptr,
+                                            floats(y)));
   }
 };
 
+template <class Device>
 class DepthwiseGradOp : public DepthwiseBase {
  public:
   using DepthwiseBase::DepthwiseBase;
@@ -105,21 +145,21 @@ class DepthwiseGradOp : public DepthwiseBase {
     OP_REQUIRES(context, dy.shape() == TensorShape({shape.batch, shape.out_frames, shape.channels}),
                 InvalidArgument("depthwise: the gradient is ", dy.shape().DebugString(), ", but the output has ",
                                 shape.out_frames, " frames of ", shape.channels, " channels"));
-    Tensor *dx, *dw, *dbias, sums, scratch;
+    Tensor *dx, *dw, *dbias;
     OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
     OP_REQUIRES_OK(context, context->allocate_output(1, w.shape(), &dw));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({shape.channels}), &dbias));
-    const RtfThreads threads = tf_threads(context);
-    const int64_t size = rtf_depthwise_scratch_size(&shape, threads.n_threads);
-    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_depthwise_sums_size(&shape), &sums));
-    OP_REQUIRES_OK(context, allocate_scratch(context, size, &scratch));
-    rtf_depthwise_grad_f32(&shape, floats(dy), floats(x), floats(w), floats(dx), floats(dw), floats(dbias),
-                           floats(&sums), floats(&scratch), &threads);
+    OP_REQUIRES_OK(context, Device::backward(context, shape, floats(dy), floats(x), floats(w), floats(dx), floats(dw),
+                                             floats(dbias)));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfDepthwise").Device(DEVICE_CPU), DepthwiseOp);
-REGISTER_KERNEL_BUILDER(Name("RtfDepthwiseGrad").Device(DEVICE_CPU), DepthwiseGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfDepthwise").Device(DEVICE_CPU), DepthwiseOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfDepthwiseGrad").Device(DEVICE_CPU), DepthwiseGradOp<Cpu>);
+#if RTF_CUDA
+REGISTER_KERNEL_BUILDER(Name("RtfDepthwise").Device(DEVICE_GPU), DepthwiseOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfDepthwiseGrad").Device(DEVICE_GPU), DepthwiseGradOp<Gpu>);
+#endif
 
 }  // namespace
 }  // namespace rtf

@@ -12,6 +12,7 @@ from returnn_tf.ops.cells.matrix.delta_rule import DELTA_RULE_TRIAL
 from returnn_tf.ops.cells.slstm import SLSTM_TRIAL
 from returnn_tf.ops.dense.attention_forms import ATTENTION_BY_DISTANCE_TRIAL, ATTENTION_TRIAL
 from returnn_tf.ops.dense.attention_in_place import IN_PLACE_TRIAL
+from returnn_tf.ops.dense.convolution import DEPTHWISE_TRIAL
 from returnn_tf.ops.dense.in_beam import ONCE_ATTENTION_TRIAL
 from returnn_tf.ops.dense.mdlstm import MDLSTM_TRIAL
 from returnn_tf.ops.frames.chunks import CHUNK_TRIAL
@@ -44,6 +45,7 @@ TRIALS: tuple[Trial, ...] = (
     COMPLEX_SCAN_TRIAL,
     SELECTIVE_SCAN_TRIAL,
     NORM_TRIAL,
+    DEPTHWISE_TRIAL,
     ACTIVATE_TRIAL,
     GATE_TRIAL,
     MATRIX_SCAN_TRIAL,

@@ -5,6 +5,7 @@ import pytest
 
 from returnn_tf.native.fused.depthwise import depthwise_ops, native_depthwise
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.ops.dense import convolution as module
 from returnn_tf.ops.dense.convolution import convolution
 from returnn_tf.util.lazy_tf import tf
 from tests.native.derivatives import derivatives
@@ -78,6 +79,14 @@ def test_where_it_is_used(ops):
     assert not kernel_of(x, [3, 1, 256], train=True, **options)  # two filters for each channel
     assert not kernel_of(x, [3, 2, 128], train=True, groups=64, padding=["same"])
     assert not kernel_of([2, 9, 64], [3, 1, 64], train=True, groups=64, padding=["same"])
+
+
+def test_only_where_it_pays(ops, monkeypatch):
+    """The trial is asked with the channels; on a GPU it may say that TensorFlow's op is faster."""
+    asked = []
+    monkeypatch.setattr(module, "pays", lambda trial, width, dtype: asked.append((trial.name, width)))
+    assert not kernel_of([2, 9, 128], [3, 1, 128], groups=128, padding=["same"], train=True)
+    assert asked == [("depthwise convolution", 128)]
 
 
 @pytest.mark.parametrize("groups", [128, 1])

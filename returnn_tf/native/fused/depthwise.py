@@ -64,7 +64,12 @@ def _second_gradient(ops: Any, op: Any, ddx: Any, ddw: Any, ddbias: Any) -> list
     return [of_x + of_w + ddbias, dx, dw]
 
 
-@register_op("depthwise", kernels=("depthwise/depthwise_cpu.cc",), bindings=("depthwise/depthwise_op.cc",))
+@register_op(
+    "depthwise",
+    kernels=("depthwise/depthwise_cpu.cc",),
+    bindings=("depthwise/depthwise_op.cc",),
+    cuda=("depthwise/depthwise_cuda.cu",),
+)
 def self_test(ops: Any) -> None:
     """Compare with numpy, with more frames and channels than are filtered at a time.
 

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
-from returnn_tf.native.dispatch import LEAST_WIDTH, form
+from returnn_tf.native.dispatch import LEAST_WIDTH, form, plain_form
 from returnn_tf.native.fused.depthwise import depthwise_ops, native_depthwise
 from returnn_tf.native.portable import in_portable_ops
+from returnn_tf.native.trials.measured import pays
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw
 from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose, with_sizes
 from returnn_tf.ops.mixed_precision import reduced
 from returnn_tf.util.lazy_tf import tf
@@ -25,7 +27,9 @@ def _depthwise_ops(
     They are faster in float32 than TensorFlow's op is on numbers of fewer digits.
     """
     fits = x.dtype == tf.float32 and groups == x.shape[-1] == w.shape[-1] and groups >= LEAST_WIDTH
-    return train and fits and len(padding) == 1 and (strides or [1])[0] == 1 and depthwise_ops()
+    has_op = train and fits and len(padding) == 1 and (strides or [1])[0] == 1
+    ops = depthwise_ops() if has_op else None
+    return ops if ops is not None and pays(DEPTHWISE_TRIAL, groups, x.dtype) else None
 
 
 def _native_depthwise(
@@ -229,3 +233,19 @@ def _unpadded_lengths(x: Any, size: Sequence[int], strides: Sequence[int], dilat
 def _strided(position: int, dilation: int, stride: int, count: Any) -> slice:
     start = position * dilation
     return slice(start, start + (count - 1) * stride + 1, stride)
+
+
+def _case(size: Size) -> Case:
+    """Return the convolution of a Conformer, with a filter of 31 frames."""
+    inputs = draw((1.0, (size.batch, size.frames, size.width)), (0.2, (31, 1, size.width)), (1.0, (size.width,)))
+    options = {"groups": size.width, "padding": ["same"], "train": True}
+
+    def native(ops: Any, x: Any, w: Any, bias: Any) -> list[Any]:
+        return [_native_depthwise(ops, x, w, bias=bias, **options)]
+
+    return Case(inputs, native, lambda x, w, bias: [plain_form(convolution)(x, w, bias=bias, **options)])
+
+
+DEPTHWISE_TRIAL = Trial(
+    "depthwise convolution", "depthwise", __name__, "DEPTHWISE_TRIAL", _case, "channels", (128, 512, 2048)
+)

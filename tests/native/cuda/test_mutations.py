@@ -5,7 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.native.cuda import activate_calls, attention_calls, norm_calls, softmax_calls, update_calls
+from tests.native.cuda import (
+    activate_calls,
+    attention_calls,
+    depthwise_calls,
+    norm_calls,
+    softmax_calls,
+    update_calls,
+)
 from tests.native.cuda.align_calls import Calls
 from tests.native.cuda.build import build_emulated, copy_sources, replace
 from tests.native.cuda.matrix_scan_calls import Scans
@@ -44,6 +51,17 @@ OF_ROWS = [
     ("activate", "sums of warps are not awaited", "activate/activate_cuda.cu", "  __syncthreads();", ""),
     ("activate", "a group of random numbers is missing", "common/cuda/philox.h", "shift ? kept", "false ? kept"),
     ("activate", "the counter does not carry", "common/cuda/philox.h", " + (low < group)", ""),
+    ("depthwise", "nothing", "depthwise/depthwise_cuda.cu", "", ""),
+    (
+        "depthwise",
+        "frames are not awaited",
+        "depthwise/depthwise_cuda.cu",
+        "weights);\n    __syncthreads();",
+        "weights);",
+    ),
+    ("depthwise", "frames are overwritten", "depthwise/depthwise_cuda.cu", "if (tap > 0) __syncthreads();", ""),
+    ("depthwise", "pieces are overwritten", "depthwise/depthwise_cuda.cu", "__syncthreads();  // the strips", "//"),
+    ("depthwise", "sums are not awaited", "depthwise/depthwise_cuda.cu", "= sum;\n  __syncthreads();", "= sum;"),
     ("softmax", "nothing", "softmax/softmax_cuda.cu", "", ""),
     ("softmax", "sums of warps are not awaited", "softmax/softmax_cuda.cu", "= mine;\n  __syncthreads();", "= mine;"),
     ("softmax", "a warp is left out", "softmax/softmax_cuda.cu", "warp < kWarps", "warp < kWarps - 1"),
@@ -95,6 +113,9 @@ def test_found_in_rows(monkeypatch, tmp_path, op, what, file, text, by):
         monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
         if op == "norm":
             results = [norm_calls.computed(side, *norm_calls.arrays(*size)) for side in (gpu, cpu)]
+        elif op == "depthwise":
+            shape = depthwise_calls.shape_of(size[1], size[0], 2, 40, 1, 39)
+            results = [depthwise_calls.computed(side, shape, *depthwise_calls.arrays(shape)) for side in (gpu, cpu)]
         elif op == "softmax":
             rows = (*softmax_calls.inputs(*size), softmax_calls.SPECS[1])
             results = [softmax_calls.computed(side, *rows, in_place=True) for side in (gpu, cpu)]
