@@ -31,4 +31,15 @@ void rtf_batch_norm_f32(const RtfBatchNorm* shape, const float* x, const float* 
 void rtf_batch_norm_grad_f32(const RtfBatchNorm* shape, const float* dy, const float* x, const float* mean,
                              const float* variance, const float* scale, const float* shift, float* dx, float* dscale,
                              float* dshift, float* scratch, const RtfThreads* threads);
+
+// The same on a GPU: arrays, also the mask, in its memory, stream is a cudaStream_t. Return null, or the text of an
+// error.
+int64_t rtf_batch_norm_cuda_scratch_size(const RtfBatchNorm* shape);
+const char* rtf_batch_moments_cuda_f32(const RtfBatchNorm* shape, const float* x, float* mean, float* variance,
+                                       float* scratch, void* stream);
+const char* rtf_batch_norm_cuda_f32(const RtfBatchNorm* shape, const float* x, const float* mean, const float* variance,
+                                    const float* scale, const float* shift, float* y, void* stream);
+const char* rtf_batch_norm_grad_cuda_f32(const RtfBatchNorm* shape, const float* dy, const float* x, const float* mean,
+                                         const float* variance, const float* scale, const float* shift, float* dx,
+                                         float* dscale, float* dshift, float* scratch, void* stream);
 }

@@ -1,6 +1,9 @@
-// Batch normalisation as TensorFlow ops. The kernels are in batch_norm_cpu.cc.
+// Batch normalisation as TensorFlow ops. The kernels are in batch_norm_cpu.cc and batch_norm_cuda.cu.
 #include "batch_norm.h"
 #include "function_attr.h"
+#if RTF_CUDA
+#include "../common/tf_gpu.h"
+#endif
 
 namespace rtf {
 namespace {
@@ -105,6 +108,58 @@ struct Columns {
   }
 };
 
+struct Cpu {
+  static int64_t scratch_size(const RtfBatchNorm& shape) { return rtf_batch_norm_scratch_size(&shape); }
+
+  static Status moments(OpKernelContext* context, const RtfBatchNorm& shape, const float* x, float* mean,
+                        float* variance, float* scratch) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_batch_moments_f32(&shape, x, mean, variance, scratch, &threads);
+    return OkStatus();
+  }
+
+  static Status forward(OpKernelContext* context, const RtfBatchNorm& shape, const float* x, const Columns& columns,
+                        float* y) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_batch_norm_f32(&shape, x, columns.mean, columns.variance, columns.scale, columns.shift, y, &threads);
+    return OkStatus();
+  }
+
+  static Status backward(OpKernelContext* context, const RtfBatchNorm& shape, const float* dy, const float* x,
+                         const Columns& columns, float* dx, float* dscale, float* dshift, float* scratch) {
+    const RtfThreads threads = tf_threads(context);
+    rtf_batch_norm_grad_f32(&shape, dy, x, columns.mean, columns.variance, columns.scale, columns.shift, dx, dscale,
+                            dshift, scratch, &threads);
+    return OkStatus();
+  }
+};
+
+#if RTF_CUDA
+struct Gpu {
+  static int64_t scratch_size(const RtfBatchNorm& shape) { return rtf_batch_norm_cuda_scratch_size(&shape); }
+
+  static Status moments(OpKernelContext* context, const RtfBatchNorm& shape, const float* x, float* mean,
+                        float* variance, float* scratch) {
+    return gpu_status("batch norm",
+                      rtf_batch_moments_cuda_f32(&shape, x, mean, variance, scratch, gpu_stream(context)));
+  }
+
+  static Status forward(OpKernelContext* context, const RtfBatchNorm& shape, const float* x, const Columns& columns,
+                        float* y) {
+    return gpu_status("batch norm", rtf_batch_norm_cuda_f32(&shape, x, columns.mean, columns.variance, columns.scale,
+                                                            columns.shift, y, gpu_stream(context)));
+  }
+
+  static Status backward(OpKernelContext* context, const RtfBatchNorm& shape, const float* dy, const float* x,
+                         const Columns& columns, float* dx, float* dscale, float* dshift, float* scratch) {
+    return gpu_status("batch norm",
+                      rtf_batch_norm_grad_cuda_f32(&shape, dy, x, columns.mean, columns.variance, columns.scale,
+                                                   columns.shift, dx, dscale, dshift, scratch, gpu_stream(context)));
+  }
+};
+#endif
+
+template <class Device>
 class BatchMomentsOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -115,10 +170,9 @@ class BatchMomentsOp : public OpKernel {
     Tensor *mean, *variance, scratch;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.width}), &mean));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.width}), &variance));
-    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_batch_norm_scratch_size(&shape), &scratch));
-    const RtfThreads threads = tf_threads(context);
-    rtf_batch_moments_f32(&shape, floats(context->input(0)), floats(mean), floats(variance), floats(&scratch),
-                          &threads);
+    OP_REQUIRES_OK(context, allocate_scratch(context, Device::scratch_size(shape), &scratch));
+    OP_REQUIRES_OK(context, Device::moments(context, shape, floats(context->input(0)), floats(mean), floats(variance),
+                                            floats(&scratch)));
   }
 };
 
@@ -133,24 +187,24 @@ class BatchNormBase : public OpKernel {
   RtfBatchNorm shape_{};
 };
 
+template <class Device>
 class BatchNormOp : public BatchNormBase {
  public:
   using BatchNormBase::BatchNormBase;
 
   void Compute(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
-    RtfBatchNorm shape = shape_;
+    RtfBatchNorm shape = this->shape_;
     Columns columns;
     OP_REQUIRES_OK(context, sizes_of(context, &shape));
     OP_REQUIRES_OK(context, columns.read(context, shape.width));
     Tensor* y;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
-    const RtfThreads threads = tf_threads(context);
-    rtf_batch_norm_f32(&shape, floats(x), columns.mean, columns.variance, columns.scale, columns.shift, floats(y),
-                       &threads);
+    OP_REQUIRES_OK(context, Device::forward(context, shape, floats(x), columns, floats(y)));
   }
 };
 
+template <class Device>
 class BatchNormGradOp : public BatchNormBase {
  public:
   using BatchNormBase::BatchNormBase;
@@ -158,7 +212,7 @@ class BatchNormGradOp : public BatchNormBase {
   void Compute(OpKernelContext* context) override {
     const int last = context->num_inputs() - 1;
     const Tensor &x = context->input(0), &dy = context->input(last);
-    RtfBatchNorm shape = shape_;
+    RtfBatchNorm shape = this->shape_;
     Columns columns;
     OP_REQUIRES_OK(context, sizes_of(context, &shape));
     OP_REQUIRES_OK(context, columns.read(context, shape.width));
@@ -169,16 +223,20 @@ class BatchNormGradOp : public BatchNormBase {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({last}, 0, x.shape(), &dx));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({shape.width}), &dscale));
     OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({shape.width}), &dshift));
-    OP_REQUIRES_OK(context, allocate_scratch(context, rtf_batch_norm_scratch_size(&shape), &scratch));
-    const RtfThreads threads = tf_threads(context);
-    rtf_batch_norm_grad_f32(&shape, floats(dy), floats(x), columns.mean, columns.variance, columns.scale, columns.shift,
-                            floats(dx), floats(dscale), floats(dshift), floats(&scratch), &threads);
+    OP_REQUIRES_OK(context, allocate_scratch(context, Device::scratch_size(shape), &scratch));
+    OP_REQUIRES_OK(context, Device::backward(context, shape, floats(dy), floats(x), columns, floats(dx), floats(dscale),
+                                             floats(dshift), floats(&scratch)));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RtfBatchMoments").Device(DEVICE_CPU), BatchMomentsOp);
-REGISTER_KERNEL_BUILDER(Name("RtfBatchNorm").Device(DEVICE_CPU), BatchNormOp);
-REGISTER_KERNEL_BUILDER(Name("RtfBatchNormGrad").Device(DEVICE_CPU), BatchNormGradOp);
+REGISTER_KERNEL_BUILDER(Name("RtfBatchMoments").Device(DEVICE_CPU), BatchMomentsOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfBatchNorm").Device(DEVICE_CPU), BatchNormOp<Cpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfBatchNormGrad").Device(DEVICE_CPU), BatchNormGradOp<Cpu>);
+#if RTF_CUDA
+REGISTER_KERNEL_BUILDER(Name("RtfBatchMoments").Device(DEVICE_GPU), BatchMomentsOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfBatchNorm").Device(DEVICE_GPU), BatchNormOp<Gpu>);
+REGISTER_KERNEL_BUILDER(Name("RtfBatchNormGrad").Device(DEVICE_GPU), BatchNormGradOp<Gpu>);
+#endif
 
 }  // namespace
 }  // namespace rtf

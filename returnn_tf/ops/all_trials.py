@@ -17,7 +17,7 @@ from returnn_tf.ops.dense.in_beam import ONCE_ATTENTION_TRIAL
 from returnn_tf.ops.dense.mdlstm import MDLSTM_TRIAL
 from returnn_tf.ops.frames.chunks import CHUNK_TRIAL
 from returnn_tf.ops.many_labels import SOFTMAX_TRIAL
-from returnn_tf.ops.normalize import NORM_TRIAL
+from returnn_tf.ops.normalize import BATCH_NORM_TRIAL, NORM_TRIAL
 from returnn_tf.ops.sequence.alignment_trials import (
     ACCEPTOR_PATH_TRIAL,
     ACCEPTOR_TRIAL,
@@ -45,6 +45,7 @@ TRIALS: tuple[Trial, ...] = (
     COMPLEX_SCAN_TRIAL,
     SELECTIVE_SCAN_TRIAL,
     NORM_TRIAL,
+    BATCH_NORM_TRIAL,
     DEPTHWISE_TRIAL,
     ACTIVATE_TRIAL,
     GATE_TRIAL,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+import numpy as np
+
 from returnn_tf.native.dispatch import LEAST_WIDTH, form, plain_form
 from returnn_tf.native.fused.batch_norm import batch_norm_ops, native_batch_norm
 from returnn_tf.native.fused.norm import native_norm, norm_ops
 from returnn_tf.native.trials.measured import pays
-from returnn_tf.native.trials.trial import Case, Size, Trial, draw
+from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.frames.reduce import fill_masked, masked_count
 from returnn_tf.util.lazy_tf import tf
 
@@ -58,6 +60,11 @@ def layer_norm(x: Any, scale: Optional[Any], shift: Optional[Any], epsilon: floa
     return normalize(x, *moments(x, [x.shape.rank - 1]), epsilon, scale, shift)
 
 
+def _batch_norm_ops_for(x: Any, *_: Any) -> Optional[Any]:
+    ops = batch_norm_ops() if _is_wide(x) else None
+    return ops if ops is not None and pays(BATCH_NORM_TRIAL, x.shape[-1], x.dtype) else None
+
+
 def _native_batch_norm(
     ops: Any, x: Any, mask: Optional[Any], scale: Optional[Any], shift: Optional[Any], epsilon: float
 ) -> tuple[Any, Any, Any]:
@@ -66,7 +73,7 @@ def _native_batch_norm(
     return native_batch_norm(ops, x, rows, scale, shift, epsilon)
 
 
-@form(_native_batch_norm, where=lambda x, *_: _is_wide(x) and batch_norm_ops())
+@form(_native_batch_norm, where=_batch_norm_ops_for)
 def batch_norm(
     x: Any, mask: Optional[Any], scale: Optional[Any], shift: Optional[Any], epsilon: float
 ) -> tuple[Any, Any, Any]:
@@ -90,3 +97,29 @@ def _case(size: Size) -> Case:
 
 
 NORM_TRIAL = Trial("layer norm", "norm", __name__, "NORM_TRIAL", _case, "features", (128, 512, 2048))
+
+
+def _batch_norm_case(size: Size) -> Case:
+    """Return the normalisation over the frames of a ragged batch, with the activation of a Conformer."""
+    shape = (size.batch, size.frames, size.width)
+    inputs = draw((1.0, shape), (1.0, (size.width,)), (1.0, (size.width,)))
+    mask = np.arange(size.frames) < ragged(size)[:, None]
+
+    def native(ops: Any, x: Any, scale: Any, shift: Any) -> list[Any]:
+        return [native_batch_norm(ops, x, tf.constant(mask.reshape(-1)), scale, shift, 1e-3, function="swish")[0]]
+
+    def plain(*x: Any) -> list[Any]:
+        return [tf.nn.silu(plain_form(batch_norm)(x[0], tf.constant(mask[:, :, None]), *x[1:], 1e-3)[0])]
+
+    return Case(inputs, native, plain)
+
+
+BATCH_NORM_TRIAL = Trial(
+    "batch normalisation",
+    "batch_norm",
+    __name__,
+    "BATCH_NORM_TRIAL",
+    _batch_norm_case,
+    "features",
+    (128, 512, 2048),
+)

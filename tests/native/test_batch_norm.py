@@ -5,6 +5,7 @@ import pytest
 
 from returnn_tf.native.fused.batch_norm import batch_norm_ops, native_batch_norm
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.ops import normalize
 from returnn_tf.ops.after_product import bias_and_activation
 from returnn_tf.ops.normalize import batch_norm
 from returnn_tf.util.lazy_tf import tf
@@ -89,6 +90,16 @@ def test_one_op_with_the_activation(ops):
     assert [op.type for op in made if op.type == "RtfBatchMoments"] == ["RtfBatchMoments"]
     functions = [op.get_attr("function") for op in made if op.type in ("RtfBatchNorm", "RtfActivate")]
     assert functions == [b"identity", b"swish", b"relu"]  # nothing reads the first one
+
+
+def test_only_where_it_pays(ops, monkeypatch):
+    """The trial is asked with the width; on a GPU it may say that TensorFlow's ops are faster."""
+    asked = []
+    monkeypatch.setattr(normalize, "pays", lambda trial, width, dtype: asked.append((trial.name, width)))
+    function = tf.function(lambda x: batch_norm(x, None, None, None, 1e-3), autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([None, 130])).graph
+    assert asked == [("batch normalisation", 130)]
+    assert "RtfBatchNorm" not in {op.type for op in graph.get_operations()}
 
 
 @pytest.mark.parametrize(

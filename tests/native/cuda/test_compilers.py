@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 SANITIZED = [
     ("activate",),
     ("attention",),
+    ("batch_norm",),
     ("beam_attention",),
     ("best_labels",),
     ("depthwise",),
@@ -29,6 +30,7 @@ SANITIZED = [
 #: Kernels that keep all numbers in registers.
 WITHOUT_SPILLS = [
     "activate/activate",
+    "activate/batch_norm",
     *("align/" + name for name in KERNELS),
     *("attention/" + name for name in PASSES),
     "chunk/chunk",

@@ -8,6 +8,7 @@ import pytest
 from tests.native.cuda import (
     activate_calls,
     attention_calls,
+    batch_norm_calls,
     depthwise_calls,
     norm_calls,
     softmax_calls,
@@ -51,6 +52,17 @@ OF_ROWS = [
     ("activate", "sums of warps are not awaited", "activate/activate_cuda.cu", "  __syncthreads();", ""),
     ("activate", "a group of random numbers is missing", "common/cuda/philox.h", "shift ? kept", "false ? kept"),
     ("activate", "the counter does not carry", "common/cuda/philox.h", " + (low < group)", ""),
+    ("batch_norm", "nothing", "activate/batch_norm_cuda.cu", "", ""),
+    (
+        "batch_norm",
+        "moments are not awaited",
+        "activate/batch_norm_cuda.cu",
+        "= count;\n  __syncthreads();",
+        "= count;",
+    ),
+    ("batch_norm", "blocks are not awaited", "activate/batch_norm_cuda.cu", "= whole;\n  __syncthreads();", "= whole;"),
+    ("batch_norm", "blocks count the same", "activate/batch_norm_cuda.cu", "{counts[block],", "{1.0f,"),
+    ("batch_norm", "counts of a block alone", "activate/batch_norm_cuda.cu", "counts[threadIdx.x] :", "counts[0] :"),
     ("depthwise", "nothing", "depthwise/depthwise_cuda.cu", "", ""),
     (
         "depthwise",
@@ -104,15 +116,20 @@ def test_found(monkeypatch, tmp_path, what, header, text, by):
 @pytest.mark.long
 @pytest.mark.parametrize("op, what, file, text, by", OF_ROWS, ids=["%s: %s" % row[:2] for row in OF_ROWS])
 def test_found_in_rows(monkeypatch, tmp_path, op, what, file, text, by):
-    copy_sources(op, tmp_path)
+    folder = "activate" if op == "batch_norm" else op
+    copy_sources(folder, tmp_path)
     replace(tmp_path / file, text, by)
-    gpu = build_emulated(str(tmp_path / op / ("%s_cuda.cu" % op)))
-    cpu = build_emulated("%s/%s_cpu.cc" % (op, op), "-O2")
+    source = "%s/%s" % (folder, op)
+    gpu, cpu = build_emulated(str(tmp_path / (source + "_cuda.cu"))), build_emulated(source + "_cpu.cc", "-O2")
     found = 0
     for seed, size in itertools.product(range(1, 7), ((70, 67), (9, 130), (3, 600))):
         monkeypatch.setenv("RTF_EMULATION_SEED", str(seed))
         if op == "norm":
             results = [norm_calls.computed(side, *norm_calls.arrays(*size)) for side in (gpu, cpu)]
+        elif op == "batch_norm":
+            mask = np.arange(size[0], dtype="uint8") % 3 // 2
+            given = ("swish", mask, *batch_norm_calls.arrays(*size))
+            results = [batch_norm_calls.computed(side, *given) for side in (gpu, cpu)]
         elif op == "depthwise":
             shape = depthwise_calls.shape_of(size[1], size[0], 2, 40, 1, 39)
             results = [depthwise_calls.computed(side, shape, *depthwise_calls.arrays(shape)) for side in (gpu, cpu)]
