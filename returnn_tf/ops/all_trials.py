@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from returnn_tf.native.fused.update_trials import NORM_OF_ALL_TRIAL, UPDATE_TRIAL
+from returnn_tf.native.fused.update_trials import (
+    ADAFACTOR_TRIAL,
+    NORM_OF_ALL_TRIAL,
+    UPDATE_BY_SUMS_TRIAL,
+    UPDATE_TRIAL,
+)
 from returnn_tf.native.trials.trial import Trial
 from returnn_tf.ops.after_product import ACTIVATE_TRIAL, GATE_TRIAL
 from returnn_tf.ops.cells.gru import GRU_TRIAL
@@ -60,5 +65,7 @@ TRIALS: tuple[Trial, ...] = (
     ONCE_ATTENTION_TRIAL,
     SOFTMAX_TRIAL,
     UPDATE_TRIAL,
+    UPDATE_BY_SUMS_TRIAL,
+    ADAFACTOR_TRIAL,
     NORM_OF_ALL_TRIAL,
 )

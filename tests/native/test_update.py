@@ -1,13 +1,25 @@
 """Updates of all parameters in one op: each optimizer against its ops for single parameters, locks, copies, errors."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from returnn_tf.engine.update import gradients
 from returnn_tf.engine.update.optimizers import base, create_optimizer
 from returnn_tf.engine.update.optimizers.adam import Adam
-from returnn_tf.native.fused.update import SgdRule, native_update, update_ops
+from returnn_tf.native.fused import update_trials
+from returnn_tf.native.fused.update import (
+    _FORMULAS,
+    AdafactorRule,
+    LambRule,
+    SgdRule,
+    native_update,
+    update_ops,
+)
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.native.sources import source_folder
 from returnn_tf.util.lazy_tf import tf
 
 SHAPES = [(3, 5), (), (130,), (0, 2)]
@@ -85,6 +97,24 @@ def test_as_one_by_one(ops, monkeypatch, options):
     assert ("If" in types) == one_by_one
     for name, value in plain.items():
         np.testing.assert_allclose(fused[name], value, rtol=2e-6, atol=1e-7, err_msg=name)
+
+
+def test_rules_of_a_trial_have_the_same_launches(ops, monkeypatch):
+    """On a GPU one rule is tried out for all that sum the same."""
+    sums = {rule.name: rule.sums for rule, *_ in _FORMULAS}
+    folder = Path(source_folder(), "update")
+    names = re.search(r"kNames\[\] = {(.*?)}", (folder / "update_op.cc").read_text(), re.DOTALL)[1]
+    launches = re.findall(r"&Launches::(\w+)", (folder / "update_cuda.cu").read_text())
+    kinds = {"": "simple", "entries": "by_sums", "rows and columns": "adafactor"}
+    assert [kinds[sums[name]] for name in re.findall(r'"(\w+)"', names)] == launches
+    asked = []
+    monkeypatch.setattr(update_trials, "pays", lambda trial, width, dtype: asked.append((trial.name, width)))
+    for rule in (SgdRule(0.1), LambRule(*[0.1] * 7), AdafactorRule(*[0.1] * 7)):
+        assert update_trials.update_ops_for(rule, 1000) is None
+    assert asked == [
+        ("update of all parameters", 1024), ("update by sums of each parameter", 1024),
+        ("update by rows and columns", 1024),
+    ]  # fmt: skip
 
 
 def test_own_rule_of_a_subclass_is_not_replaced(ops, monkeypatch):

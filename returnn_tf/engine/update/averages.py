@@ -18,7 +18,7 @@ from returnn_tf.config.settings.update import BOTH, CURRENT, UpdateSettings, Wei
 from returnn_tf.engine.update.updater import Updater
 from returnn_tf.logging.log import log
 from returnn_tf.native.fused.update import LEAST_SIZE, AverageRule, native_update
-from returnn_tf.native.fused.update_trials import UPDATE_TRIAL, update_ops_for
+from returnn_tf.native.fused.update_trials import update_ops_for
 from returnn_tf.util.lazy_tf import tf
 
 _CURRENT, _AVERAGE = "current/", "average/"
@@ -101,10 +101,11 @@ class Averages:
         rate = 1.0 - tf.where(done > 0.0, decay, tf.zeros_like(decay))  # the first one copies what was loaded since
         large = [name for name, var in self._kept.items() if var.dtype == tf.float32]
         size = sum(self._kept[name].shape.num_elements() for name in large)
-        ops = update_ops_for(UPDATE_TRIAL, size) if size >= LEAST_SIZE else None
+        rule = AverageRule(rate)
+        ops = update_ops_for(rule, size) if size >= LEAST_SIZE else None
         if ops is not None:
             values = [self._variables[name].read_value() for name in large]
-            native_update(ops, AverageRule(rate), [self._kept[name] for name in large], [[] for _ in large], values)
+            native_update(ops, rule, [self._kept[name] for name in large], [[] for _ in large], values)
         for name, var in self._kept.items():
             if ops is None or name not in large:
                 var.assign_add(tf.cast(rate, var.dtype) * (self._variables[name] - var))

@@ -10,7 +10,7 @@ from typing import Any, Optional
 from returnn_tf.engine.update.options import UpdateOptions
 from returnn_tf.native.dispatch import form
 from returnn_tf.native.fused.update import LEAST_SIZE, native_global_norm
-from returnn_tf.native.fused.update_trials import NORM_OF_ALL_TRIAL, update_ops_for
+from returnn_tf.native.fused.update_trials import norm_ops_for
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -48,7 +48,7 @@ def global_norm(grads: Sequence[Any]) -> Any:
 def _ops_for(grads: Sequence[Any]) -> Optional[Any]:
     size = sum(grad.shape.num_elements() or 0 for grad in grads)
     fits = grads and size >= LEAST_SIZE and all(grad.dtype == tf.float32 for grad in grads)
-    return update_ops_for(NORM_OF_ALL_TRIAL, size) if fits else None
+    return norm_ops_for(size) if fits else None
 
 
 @form(native_global_norm, where=_ops_for)

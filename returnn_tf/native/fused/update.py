@@ -28,6 +28,9 @@ class UpdateRule:
     """
 
     name: ClassVar[str]
+    #: what the rule sums within a parameter, "entries" or "rows and columns"; "": a number depends on its own entry
+    #: only. Rules of a kind have the same launches on a GPU, and their time is that of reading and writing memory.
+    sums: ClassVar[str] = ""
 
     @property
     def numbers(self) -> Any:
@@ -193,6 +196,7 @@ class LambRule(UpdateRule):
     """Adam with steps as large as the norm of each parameter."""
 
     name: ClassVar[str] = "lamb"
+    sums: ClassVar[str] = "entries"
     rate: Any
     m_factor: Any
     v_factor: Any
@@ -207,6 +211,7 @@ class ScaledAdamRule(UpdateRule):
     """Adam with steps relative to the size of each parameter."""
 
     name: ClassVar[str] = "scaled_adam"
+    sums: ClassVar[str] = "entries"
     rate: Any
     beta1: float
     beta2: float
@@ -220,6 +225,7 @@ class AdafactorRule(UpdateRule):
     """Gradient of a matrix over the root of mean squares of rows and columns; slots are these."""
 
     name: ClassVar[str] = "adafactor"
+    sums: ClassVar[str] = "rows and columns"
     rate: Any
     weight: Any
     epsilon1: float

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from returnn_tf.config.options import option
 from returnn_tf.native.fused.update import LEAST_SIZE, UpdateRule, native_update
-from returnn_tf.native.fused.update_trials import UPDATE_TRIAL, update_ops_for
+from returnn_tf.native.fused.update_trials import update_ops_for
 from returnn_tf.util.lazy_tf import tf
 
 # The epsilon of the optimizers that RETURNN has, unless ``optimizer_epsilon`` or the optimizer dict sets it; the others
@@ -222,7 +222,7 @@ class Optimizer:
         if not grads or size < LEAST_SIZE or type(self).update is not type(self).fused_replaces:
             return set()
         rule = self.fused(by_dtype[tf.float32])
-        ops = update_ops_for(UPDATE_TRIAL, size) if rule is not None else None
+        ops = update_ops_for(rule, size) if rule is not None else None
         if ops is None or rule is None:
             return set()
         variables, slots = [var for _, _, var in grads], [list(self._slots[param].values()) for param, _, _ in grads]
