@@ -1,6 +1,7 @@
 // Selective state spaces on the GPU: a thread has one channel of one sequence, over all frames. It keeps up to kGroup
 // of its states in registers; with more, it goes through the frames once for each group. The gradients of b and c are
 // sums over channels: a warp adds up its 32 channels, and a second kernel the warps.
+#include "../common/both.h"
 #include "../common/cuda/lengths.h"
 #include "selective_scan.h"
 
@@ -11,14 +12,19 @@ constexpr int kThreads = 64;
 constexpr int kGroup = 16;
 static_assert(2 * kGroup == kWarp, "a lane gets the sum of one gradient of b or c");
 
+// Blocks for a sequence.
+RTF_BOTH inline unsigned blocks_of(const RtfSequences& s) {
+  return static_cast<unsigned>((s.units + kThreads - 1) / kThreads);
+}
+
 // The place of a thread, the same sequence for all of a block.
 struct Place {
   int64_t row, channel, length;
   bool active;  // whether there is such a channel
 
   __device__ __forceinline__ explicit Place(const RtfSequences& s) {
-    row = blockIdx.y;
-    channel = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+    row = blockIdx.x / blocks_of(s);
+    channel = blockIdx.x % blocks_of(s) * static_cast<int64_t>(kThreads) + threadIdx.x;
     active = channel < s.units;
     length = length_of(s, row);
   }
@@ -200,9 +206,8 @@ __global__ void add_warps(RtfSelectiveShape shape, int64_t warps, const float* s
   (i < size ? db : dc)[at] = sum;
 }
 
-dim3 grid_of(const RtfSelectiveShape& shape) {
-  const int64_t blocks = (shape.sequences.units + kThreads - 1) / kThreads;
-  return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(shape.sequences.batch));
+unsigned grid_of(const RtfSelectiveShape& shape) {
+  return blocks_of(shape.sequences) * static_cast<unsigned>(shape.sequences.batch);
 }
 
 const char* text_of(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }

@@ -144,6 +144,22 @@ def test_on_a_gpu(sizes, reverse):
         np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
+def test_more_sequences_than_a_grid_has_rows():
+    """There are 65535 at most in the second axis of a grid."""
+    gpu = build_emulated("selective_scan/selective_scan_cuda.cu")
+    batch = 65_537
+    inputs = arrays(1, batch, 1, 1)
+    y, h_last, kept = (np.full(batch, np.nan, "float32") for _ in range(3))
+    given = [ctypes.c_void_p(x.ctypes.data) for x in (y, h_last, kept)]
+    shape = Shape(1, batch, 1, None, 0, 1)
+    assert not gpu.rtf_selective_forward_cuda_f32(ctypes.byref(shape), pointers(inputs), *given, None)
+    x, delta, a, b, c, d, h0 = (array.reshape(-1) for array in inputs)
+    h = np.exp(delta * a) * h0 + delta * x * b
+    np.testing.assert_allclose(h_last, h, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y, c * h + d * x, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_nvcc(arch):
