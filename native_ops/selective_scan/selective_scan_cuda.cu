@@ -78,16 +78,15 @@ __global__ void __launch_bounds__(kThreads)
 
 // The sum over the lanes of values[lane]: each lane gives half of its numbers for half of those of another one, until
 // it has one.
+template <int kHalf = kWarp / 2>
 __device__ __forceinline__ float sums_to_lanes(float (&values)[kWarp], int lane) {
+  const bool upper = lane & kHalf;
 #pragma unroll
-  for (int half = kWarp / 2; half >= 1; half /= 2) {
-    const bool upper = lane & half;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float given = upper ? values[i] : values[i + half], kept = upper ? values[i + half] : values[i];
-      values[i] = kept + __shfl_xor_sync(kAllLanes, given, half);
-    }
+  for (int i = 0; i < kHalf; ++i) {
+    const float given = upper ? values[i] : values[i + kHalf], kept = upper ? values[i + kHalf] : values[i];
+    values[i] = kept + __shfl_xor_sync(kAllLanes, given, kHalf);
   }
+  if constexpr (kHalf > 1) return sums_to_lanes<kHalf / 2>(values, lane);
   return values[0];
 }
 
@@ -176,7 +175,7 @@ int64_t size_of_sums(const RtfSelectiveShape& shape) {
   return warps_of(shape) * 2 * shape.sequences.frames * shape.sequences.batch * shape.states;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     backward(RtfSelectiveShape shape, RtfSelectiveInputs in, const float* checkpoints, const float* dy,
              const float* dh_last, RtfSelectiveGradients out, float* before, float* sums) {
   const RtfSequences& s = shape.sequences;

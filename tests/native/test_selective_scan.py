@@ -9,7 +9,7 @@ from returnn_tf.native.portable import portable_ops
 from returnn_tf.native.scans.selective_scan import native_selective_scan, selective_scan_ops
 from returnn_tf.ops.sequence.selective_scan import selective_scan
 from returnn_tf.util.lazy_tf import tf
-from tests.native.cuda.build import build_emulated, compile_for_gpu
+from tests.native.cuda.build import build_emulated
 from tests.native.cuda.calls import ALONE, pointers
 
 NAMES = ("x", "delta", "a", "b", "c", "d", "h0")
@@ -158,11 +158,3 @@ def test_more_sequences_than_a_grid_has_rows():
     h = np.exp(delta * a) * h0 + delta * x * b
     np.testing.assert_allclose(h_last, h, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(y, c * h + d * x, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_nvcc(arch):
-    """One kernel has an array on its stack."""
-    report = compile_for_gpu("selective_scan/selective_scan_cuda.cu", arch)
-    assert report.count("0 bytes spill stores") == report.count("spill stores") > 0

@@ -41,6 +41,7 @@ WITHOUT_SPILLS = [
     "scan/scan",
     "search/beam_attention",
     "search/best_labels",
+    "selective_scan/selective_scan",
     "softmax/softmax",
     "update/update",
 ]
