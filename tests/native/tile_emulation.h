@@ -59,44 +59,62 @@ inline void store(int from, void* to, int64_t stride) {
   for (int row = 0; row < 16; ++row) std::memcpy(static_cast<uint8_t*>(to) + row * stride, tile(from).bytes[row], 64);
 }
 
-template <typename Number>
-Number at(const Tile& of, int row, int column) {
-  Number value;
-  std::memcpy(&value, of.bytes[row] + column * sizeof(Number), sizeof(Number));
-  return value;
+// For the loops of a product, 8192 or 16384 multiplications each: all they access are arrays of fixed sizes, so that
+// sanitizers, which make them ten times slower, have nothing to find there.
+#define RTF_UNCHECKED __attribute__((no_sanitize("address", "undefined")))
+
+template <typename Number, int kColumns>
+struct Numbers {
+  Number values[16][kColumns];
+};
+
+// [16, columns], as they lie in memory
+template <typename Number, int kColumns>
+Numbers<Number, kColumns> numbers(const Tile& of) {
+  static_assert(sizeof(Number) * kColumns == 64, "a row of a tile has 64 bytes");
+  Numbers<Number, kColumns> result;
+  std::memcpy(&result, of.bytes, sizeof(result));
+  return result;
 }
 
-// sums[m][n] = sum(sums[m][n], row m of x, column n of w)
+// The tile of sums, plus what a function adds of the tiles x and w
 template <typename Sum, typename Function>
-void add(int sums, int x, int w, const Function& sum) {
+void add(int sums, int x, int w, const Function& sum_up) {
   demand(configured() && sums != x && sums != w && x != w, "operands of a product are three tiles");
+  Numbers<Sum, 16> results = numbers<Sum, 16>(tile(sums));
+  sum_up(&results, tile(x), tile(w));
+  std::memcpy(tile(sums).bytes, &results, sizeof(results));
+}
+
+// w[k / 4][4 * n + k % 4] is multiplied with x[m][k]
+RTF_UNCHECKED inline void add_bytes(Numbers<uint32_t, 16>* sums, const Tile& x, const Tile& w) {
+  const Numbers<int8_t, 64> rows = numbers<int8_t, 64>(x);
   for (int m = 0; m < 16; ++m)
-    for (int n = 0; n < 16; ++n) {
-      const Sum value = sum(at<Sum>(tile(sums), m, n), tile(x), m, tile(w), n);
-      std::memcpy(tile(sums).bytes[m] + n * sizeof(Sum), &value, sizeof(Sum));
-    }
+    for (int k = 0; k < 64; ++k)
+      for (int n = 0; n < 16; ++n)
+        sums->values[m][n] += static_cast<uint32_t>(rows.values[m][k] * int32_t{w.bytes[k / 4][4 * n + k % 4]});
 }
 
-inline uint32_t add_bytes(uint32_t sum, const Tile& x, int m, const Tile& w, int n) {
-  for (int k = 0; k < 64; ++k)
-    sum += static_cast<uint32_t>(at<int8_t>(x, m, k) * static_cast<int32_t>(at<uint8_t>(w, k / 4, 4 * n + k % 4)));
-  return sum;
+// w[k / 2][2 * n + k % 2] is multiplied with x[m][k]. Products of even and of odd k are summed up apart, from 0.
+RTF_UNCHECKED inline void add_bfloat16(Numbers<float, 16>* sums, const Tile& x, const Tile& w) {
+  const Numbers<uint16_t, 32> factors[2] = {numbers<uint16_t, 32>(x), numbers<uint16_t, 32>(w)};
+  Numbers<float, 32> wide[2];
+  for (int i = 0; i < 2; ++i)
+    for (int row = 0; row < 16; ++row)
+      for (int column = 0; column < 32; ++column) {
+        const uint32_t bits = static_cast<uint32_t>(factors[i].values[row][column]) << 16;
+        std::memcpy(&wide[i].values[row][column], &bits, sizeof(bits));
+      }
+  for (int m = 0; m < 16; ++m) {
+    float partial[2][16] = {};
+    for (int k = 0; k < 32; ++k)
+      for (int n = 0; n < 16; ++n)
+        partial[k % 2][n] = std::fma(wide[0].values[m][k], wide[1].values[k / 2][2 * n + k % 2], partial[k % 2][n]);
+    for (int n = 0; n < 16; ++n) sums->values[m][n] += partial[0][n] + partial[1][n];
+  }
 }
 
-inline float widened(uint16_t number) {
-  const uint32_t bits = static_cast<uint32_t>(number) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-// The numbers of even and of odd places are summed up apart, from 0.
-inline float add_bfloat16(float sum, const Tile& x, int m, const Tile& w, int n) {
-  float sums[2] = {0, 0};
-  for (int k = 0; k < 32; ++k)
-    sums[k % 2] = std::fma(widened(at<uint16_t>(x, m, k)), widened(at<uint16_t>(w, k / 2, 2 * n + k % 2)), sums[k % 2]);
-  return sum + (sums[0] + sums[1]);
-}
+#undef RTF_UNCHECKED
 
 }  // namespace emulated
 
