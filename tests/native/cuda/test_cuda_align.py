@@ -15,18 +15,14 @@ pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 SIZES = [(1, 1, 2, 1), (6, 5, 3, 3), (13, 4, 17, 7), (25, 6, 5, 8), (40, 3, 33, 16), (9, 4, 40, 16)]
 
 
-def sources(folder, suffix):
-    return [os.path.join(folder, "align", name + suffix) for name in KERNELS]
-
-
 @pytest.fixture(scope="module")
 def gpu():
-    return Calls(build_emulated(*sources(SOURCES, "_cuda.cu")))
+    return Calls(*(build_emulated("align/%s_cuda.cu" % name) for name in ("chain", "viterbi")))
 
 
 @pytest.fixture(scope="module")
 def cpu():
-    return Calls(*(build_emulated("align/%s_cpu.cc" % name, "-O2") for name in ("chain",)), cuda=False)
+    return Calls(build_emulated("align/chain_cpu.cc", "-O2"), cuda=False)
 
 
 def draw(frames, batch, classes, n_labels, blank=0, seed=1, scale=2.0):
@@ -226,5 +222,6 @@ def test_order_of_threads_and_batch_do_not_matter(gpu, monkeypatch):
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("sanitizer, cases", list(zip(SANITIZERS, ["25", "3"])))
 def test_sanitizers(sanitizer, cases, seed):
-    driver, kernels = os.path.join(HERE, "align_driver.cc"), sources(SOURCES, "_cuda.cu")
+    driver = os.path.join(HERE, "align_driver.cc")
+    kernels = [os.path.join(SOURCES, "align", "%s_cuda.cu" % name) for name in KERNELS]
     run_sanitized(driver, *kernels, seed=seed, sanitizer=sanitizer, arguments=[cases], timeout=600)
