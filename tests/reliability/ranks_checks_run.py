@@ -16,7 +16,7 @@ import returnn_tf
 from returnn_tf.engine.distributed import world as worlds
 from returnn_tf.util.lazy_tf import freeze_after_import
 from tests.loading import fork_loading
-from tests.processes import collect_seldom, keep_one_stack
+from tests.processes import collect_seldom, keep_one_stack, optimize_graphs
 from tests.reliability import ranks_checks_ends  # noqa: F401  adds its checks
 from tests.reliability.ranks_checks import CHECKS, FOLDER
 
@@ -28,6 +28,7 @@ def main() -> None:
     collect_seldom()
     world = worlds.start(returnn_tf.Config({"use_horovod": True, "device": "cpu", "horovod_timeout": 60.0}))
     keep_one_stack()
+    optimize_graphs(False)  # most checks trace a network and run few steps
     results: dict[str, Any] = {}
     folder = FOLDER.resolve()
     names = sys.argv[2:] or list(CHECKS)

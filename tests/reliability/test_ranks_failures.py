@@ -95,8 +95,9 @@ def ended(folder: pathlib.Path, process: subprocess.Popen[bytes], seconds: float
 WORDS = {signal.SIGKILL: "has ended or was killed", signal.SIGSTOP: "has been silent for"}
 
 
-@pytest.mark.parametrize("launcher", usual(LAUNCHERS, ["start_ranks"]))
-@pytest.mark.parametrize("number", usual(WORDS, [signal.SIGSTOP]))  # test_launch.py has a killed one
+@pytest.mark.long  # test_ranks_faults.py has a stopped one, test_launch.py a killed one, test_watchdog.py strangers
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("number", WORDS)
 def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int) -> None:
     """Killed, or stopped with its machine. Strangers had connected to the chief."""
     process = begin(tmp_path, launcher)
@@ -118,7 +119,8 @@ def test_a_rank_is_gone(tmp_path: pathlib.Path, launcher: str, number: int) -> N
     assert "rank 1 on %s" % socket.gethostname() in reason and words in reason
 
 
-@pytest.mark.parametrize("launcher", usual(LAUNCHERS, ["start_ranks"]))
+@pytest.mark.long  # test_ranks_faults.py has one that hangs
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_rank_hangs(tmp_path: pathlib.Path, launcher: str) -> None:
     """In reading its data, while the other one waits for it in the sum of the gradients."""
     process = begin(tmp_path, launcher, hangs=True)

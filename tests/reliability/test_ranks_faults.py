@@ -20,8 +20,11 @@ WORLDS = [
 ]
 CASES = [(world, name) for world in WORLDS for name, fault in FAULTS.items() if world[0] in fault.engines]
 #: Those of `make test`: the ways in which ranks notice a fault.
-_NAMES = ("killed-evaluation", "terminated-step", "data_fails-step", "nan-step", "full_disk-saving", "differs-layer")
-USUAL = [case for case in CASES if case[0] == WORLDS[0] and case[1] in (*_NAMES, "differs-version", "fewer_hosts")]
+_NAMES = (
+    *("killed-evaluation", "stopped-step", "hangs-step", "terminated-step", "data_fails-step", "nan-step"),
+    *("full_disk-saving", "differs-layer", "differs-version", "fewer_hosts"),
+)
+USUAL = [case for case in CASES if case[0] == WORLDS[0] and case[1] in _NAMES]
 
 
 def _name(value: object) -> str:
