@@ -32,6 +32,18 @@ inline void transpose(__m512i (&rows)[16]) {
   }
 }
 
+// Both vectors rounded half to even, one behind the other.
+inline __m512i rounded_to_pairs(Vec first, Vec second) {
+  return (__m512i)_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(second), reinterpret_cast<__m512>(first));
+}
+
+// Numbers 0, 16, 1, 17, ...
+inline __m512i alternating(__m512i x) {
+  alignas(64) int16_t order[2 * kLanes];
+  for (int16_t i = 0; i < 2 * kLanes; ++i) order[i] = static_cast<int16_t>(i / 2 + i % 2 * kLanes);
+  return _mm512_maskz_permutexvar_epi16(0xFFFFFFFF, _mm512_load_si512(order), x);
+}
+
 // 16 x 32 numbers: a vector has the pairs along the depth of one of the 16, or one pair of all of them.
 template <int kParts>
 struct Pairs {
@@ -42,6 +54,10 @@ struct Pairs {
   static Pairs along(const Load& load) {
     Pairs pairs;
     for (int i = 0; i < kTileRows; ++i) {
+      if constexpr (kParts == 1) {
+        pairs.parts[0][i] = rounded_to_pairs(load(i, 0), load(i, kLanes));
+        continue;
+      }
       const Split<kParts> first(load(i, 0)), second(load(i, kLanes));
       for (int part = 0; part < kParts; ++part) pairs.parts[part][i] = joined(first.parts[part], second.parts[part]);
     }
@@ -53,6 +69,10 @@ struct Pairs {
   static Pairs across(const Load& load) {
     Pairs pairs;
     for (int i = 0; i < kTileRows; ++i) {
+      if constexpr (kParts == 1) {
+        pairs.parts[0][i] = alternating(rounded_to_pairs(load(2 * i), load(2 * i + 1)));
+        continue;
+      }
       const Split<kParts> first(load(2 * i)), second(load(2 * i + 1));
       for (int part = 0; part < kParts; ++part)
         pairs.parts[part][i] =
@@ -78,12 +98,16 @@ struct Pairs {
 // From 16 rows or columns that are adjacent in memory: number k is step floats after number k - 1.
 template <int kParts>
 inline Pairs<kParts> pairs_across(const float* from, int64_t step, int64_t depth, int n) {
+  if (n == kTileRows && depth >= kTileDepth)
+    return Pairs<kParts>::across([&](int64_t k) { return load(from + k * step); });
   return Pairs<kParts>::across([&](int64_t k) { return k < depth ? load_some(from + k * step, n) : Vec{}; });
 }
 
 // From rows or columns that are contiguous: the next one is step floats further.
 template <int kParts>
 inline Pairs<kParts> pairs_along(const float* from, int64_t step, int64_t depth, int n) {
+  if (n == kTileRows && depth >= kTileDepth)
+    return Pairs<kParts>::along([&](int i, int64_t k) { return load(from + i * step + k); });
   return Pairs<kParts>::along(
       [&](int i, int64_t k) { return i < n ? load_some(from + i * step + k, depth - k) : Vec{}; });
 }

@@ -4,6 +4,7 @@
 // called kPauses + kRounds * (blocks of the depth) times per call of add(); finish_writing(), before it reads memory.
 #pragma once
 
+#include "block_product.h"
 #include "tile_packing.h"
 #include "tile_product.h"
 
@@ -13,6 +14,13 @@ namespace rtf {
 struct SumRows {
   float* data;
   int64_t step;
+
+  SumRows from(int64_t row) const { return {data ? data + row * step : nullptr, step}; }
+};
+
+// Of 32 rows, 32 columns and the depth, what has to be computed; the rest of the factors is packed as 0.
+struct Part {
+  int64_t rows, columns, depth;
 };
 
 #if RTF_TILES
@@ -38,6 +46,12 @@ struct TileProduct {
       zero_sums();
     multiply_2x2<kParts>(x, w, w_step, blocks, meanwhile);
     store_sums(tiles_of(to));
+  }
+
+  // All of it: tiles take as long if they are not full.
+  static void add_part(const Bfloat16* x, const Bfloat16* w, int64_t w_step, const Part& part, const SumRows& start,
+                       const SumRows& to) {
+    add(x, w, w_step, tile_blocks(part.depth), start, to, [] {});
   }
 
  private:
@@ -67,44 +81,62 @@ struct PairProduct {
                                                         int64_t blocks, const SumRows& start, const SumRows& to,
                                                         const Meanwhile& meanwhile) {
     for (int64_t row = 0; row < 2 * kTileRows; row += kRows) {
-      const Bfloat16* rows = x + row / kTileRows * blocks * kTile + row % kTileRows * kTileDepth;
-      add_rows(rows, w, w_step, blocks, start.data ? start.data + row * start.step : nullptr, start.step,
-               to.data + row * to.step, to.step);
+      add_rows<kRows, 2>(row_of(x, row, blocks), w, w_step, blocks * kTileDepth, start.from(row), to.from(row));
       meanwhile();
     }
   }
 
+  static void add_part(const Bfloat16* x, const Bfloat16* w, int64_t w_step, const Part& part, const SumRows& start,
+                       const SumRows& to) {
+    const int64_t blocks = tile_blocks(part.depth);
+    with_constant<2>((part.columns + kLanes - 1) / kLanes, [&](auto vectors) {
+      for (int64_t row = 0; row < part.rows; row += kRows) {
+        const Bfloat16* rows = row_of(x, row, blocks);
+        if (part.rows - row > kRows / 2)
+          add_rows<kRows, vectors>(rows, w, w_step, part.depth, start.from(row), to.from(row));
+        else
+          add_rows<kRows / 2, vectors>(rows, w, w_step, part.depth, start.from(row), to.from(row));
+      }
+    });
+  }
+
  private:
-  static __attribute__((noinline)) void add_rows(const Bfloat16* x, const Bfloat16* w, int64_t w_step, int64_t blocks,
-                                                 const float* start, int64_t start_step, float* to, int64_t to_step) {
-    __m512 sums[kRows][2];
+  static const Bfloat16* row_of(const Bfloat16* x, int64_t row, int64_t blocks) {
+    return x + row / kTileRows * blocks * kTile + row % kTileRows * kTileDepth;
+  }
+
+  template <int kCount, int kWidth>
+  static __attribute__((noinline)) void add_rows(const Bfloat16* x, const Bfloat16* w, int64_t w_step, int64_t depth,
+                                                 SumRows start, SumRows to) {
+    __m512 sums[kCount][kWidth];
 #pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row) {
-      prefetch_to_write(to + row * to_step);
-      prefetch_to_write(to + row * to_step + kLanes);
+    for (int row = 0; row < kCount; ++row)
 #pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v)
-        sums[row][v] = start ? _mm512_loadu_ps(start + row * start_step + v * kLanes) : _mm512_setzero_ps();
-    }
-    for (int64_t k = 0; k < blocks; ++k, x += kTile, w += kTile) {
+      for (int v = 0; v < kWidth; ++v) {
+        prefetch_to_write(to.data + row * to.step + v * kLanes);
+        sums[row][v] = start.data ? _mm512_loadu_ps(start.data + row * start.step + v * kLanes) : _mm512_setzero_ps();
+      }
+    for (; depth > 0; depth -= kTileDepth, x += kTile, w += kTile) {
+      const int64_t pairs = (std::min(depth, kTileDepth) + 1) / 2;
 #pragma GCC unroll 4
-      for (int64_t pair = 0; pair < kTileDepth / 2; ++pair) {
-        const __m512bh left = (__m512bh)_mm512_loadu_si512(w + pair * kTileDepth);
-        const __m512bh right = (__m512bh)_mm512_loadu_si512(w + w_step + pair * kTileDepth);
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        __m512bh columns[kWidth];
+#pragma GCC unroll 2
+        for (int v = 0; v < kWidth; ++v) columns[v] = (__m512bh)_mm512_loadu_si512(w + v * w_step + pair * kTileDepth);
 #pragma GCC unroll 8
-        for (int row = 0; row < kRows; ++row) {
+        for (int row = 0; row < kCount; ++row) {
           int32_t two;
           std::memcpy(&two, x + row * kTileDepth + 2 * pair, sizeof(two));
           const __m512bh factor = (__m512bh)_mm512_set1_epi32(two);
-          sums[row][0] = _mm512_dpbf16_ps(sums[row][0], factor, left);
-          sums[row][1] = _mm512_dpbf16_ps(sums[row][1], factor, right);
+#pragma GCC unroll 2
+          for (int v = 0; v < kWidth; ++v) sums[row][v] = _mm512_dpbf16_ps(sums[row][v], factor, columns[v]);
         }
       }
     }
 #pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row)
+    for (int row = 0; row < kCount; ++row)
 #pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) _mm512_storeu_ps(to + row * to_step + v * kLanes, sums[row][v]);
+      for (int v = 0; v < kWidth; ++v) _mm512_storeu_ps(to.data + row * to.step + v * kLanes, sums[row][v]);
   }
 };
 
