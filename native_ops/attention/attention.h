@@ -27,10 +27,16 @@ typedef struct RtfAttention {
   float scale;               // on q
   int64_t clipping;          // of distances, if there is a table
   const float* table;        // [2 clipping + 1, key_size], or null
+  int rounded;               // factors of products may be rounded to bfloat16, see below
   float dropout;             // 0: none
   uint64_t seed_key;         // of the generator Philox; weight number i, counted in [batch, heads, queries, keys], has
   uint64_t seed_counter[2];  // the i-th number of TensorFlow's stateless_random_uniform
 } RtfAttention;
+
+// With `rounded`, on a CPU with a tile unit or AVX512-BF16, the factors of all products are rounded to bfloat16, half
+// to even: queries (scaled), keys, values, vectors by distance, weights (with the factors of the dropout), and the
+// gradients of y and of energies. Sums, the softmax and dropout stay float, and so does everything on other CPUs, which
+// multiply floats as fast.
 
 // Floats of scratch memory for at most this many threads.
 int64_t rtf_attention_forward_scratch(const RtfAttention* shape, int n_threads);

@@ -6,21 +6,26 @@
 namespace rtf {
 namespace {
 
+template <typename Kind>
 struct Forward {
-  Packed packed;
-  float *values, *y;  // [keys, value], [block, value]
+  using Products = Kind;
+
+  Packed<Products> packed;
+  typename Products::AsRows values;  // [keys, value_size]
+  float* y;                          // [block, value]
   Factors factors;
 
   Forward(Arena& arena, const RtfAttention& s, const Sizes& sizes)
       : packed(s, sizes, arena),
-        values(arena.take(sizes.keys * sizes.value)),
+        values(arena, s.value_size, sizes.keys),
         y(arena.take(sizes.block * sizes.value)),
         factors(s, sizes, arena) {}
 };
 
 // Replaces the first n energies of a query by exp(e - max) times the factor of dropout, and those up to end by 0.
 // Returns the maximum and the sum without dropout.
-void exponentials(const Factors& factors, int64_t row, int64_t n, int64_t end, float* e, float* most, float* sum) {
+inline __attribute__((always_inline)) void exponentials(const Factors& factors, int64_t row, int64_t n, int64_t end,
+                                                        float* e, float* most, float* sum) {
   const int64_t padded = whole_vectors(n);
   std::fill(e + n, e + padded, std::numeric_limits<float>::lowest());
   Vec highest = load(e), total{};
@@ -41,21 +46,21 @@ void exponentials(const Factors& factors, int64_t row, int64_t n, int64_t end, f
   for (int lane = 0; lane < kLanes; ++lane) *sum += total[lane];
 }
 
+template <typename Products>
 void run_block(const Head& h, Range queries, const RtfVectors& q, const RtfVectors& y, float* log_sums,
-               const Forward& f) {
+               const Forward<Products>& f) {
   const RtfAttention& s = h.shape;
   const int64_t keys = h.keys_of(queries), step = h.sizes.keys;
-  pack_rows(at(q, h.b, queries.begin, h.head), q.time_step, queries.size(), s.key_size, s.scale, f.packed.q);
-  energies(h, queries, f.packed);
-  float factors[kMaxBlock];
+  energies(h, queries, q, f.packed);
+  prefetch(q, h.b, h.head, {queries.end, std::min(s.queries, queries.end + h.sizes.block)}, s.key_size);
+  float factors[Products::kSizes.most];
   for (int64_t t = queries.begin; t < queries.end; ++t) {
     float most, sum;
     exponentials(f.factors, h.row(t), h.keys_of(t), keys, f.packed.strip + (t - queries.begin) * step, &most, &sum);
     log_sums[h.row(t)] = most + std::log(sum);
     factors[t - queries.begin] = 1.0f / sum;
   }
-  multiply(Left{f.packed.strip, step, 1}, queries.size(), Right{f.values, keys, h.sizes.value, 0}, f.y, h.sizes.value,
-           false);
+  f.packed.products.multiply(Block{f.packed.strip, step, queries.size(), keys}, f.values, f.y, h.sizes.value, false);
   for (int64_t t = queries.begin; t < queries.end; ++t) {
     const float* from = f.y + (t - queries.begin) * h.sizes.value;
     float* to = mutable_at(y, h.b, t, h.head);
@@ -64,8 +69,9 @@ void run_block(const Head& h, Range queries, const RtfVectors& q, const RtfVecto
   }
 }
 
+template <typename Products>
 void run_head(const Head& h, const RtfVectors& q, const RtfVectors& k, const RtfVectors& v, const RtfVectors& y,
-              float* log_sums, const Forward& f) {
+              float* log_sums, Forward<Products>& f) {
   const RtfAttention& s = h.shape;
   if (h.n_keys() == 0) {
     for (int64_t t = 0; t < s.queries; ++t) {
@@ -74,9 +80,8 @@ void run_head(const Head& h, const RtfVectors& q, const RtfVectors& k, const Rtf
     }
     return;
   }
-  pack_table(s, f.packed);
-  pack_head(h, k, f.packed);
-  pack_rows(at(v, h.b, 0, h.head), v.time_step, h.n_keys(), s.value_size, 1.0f, f.values);
+  f.packed.pack(h, k);
+  f.values.pack(at(v, h.b, 0, h.head), v.time_step, h.n_keys());
   for (int64_t t = 0; t < s.queries; t += h.sizes.block)
     run_block(h, Range{t, std::min(s.queries, t + h.sizes.block)}, q, y, log_sums, f);
 }
@@ -88,13 +93,17 @@ extern "C" {
 
 void rtf_attention_f32(const RtfAttention* shape, const RtfVectors* q, const RtfVectors* k, const RtfVectors* v,
                        const RtfVectors* y, float* log_sums, float* scratch, const RtfThreads* threads) {
-  const rtf::Sizes sizes(*shape);
-  rtf::for_heads<rtf::Forward>(*shape, sizes, scratch, *threads, [&](const rtf::Head& h, const rtf::Forward& memory) {
-    rtf::run_head(h, *q, *k, *v, *y, log_sums, memory);
+  rtf::with_products(*shape, [&](auto with) {
+    using Memory = rtf::Forward<typename decltype(with)::Products>;
+    rtf::for_heads<Memory>(*shape, scratch, *threads, [&](const rtf::Head& h, Memory& memory) {
+      rtf::run_head(h, *q, *k, *v, *y, log_sums, memory);
+    });
   });
 }
 
 int64_t rtf_attention_forward_scratch(const RtfAttention* shape, int n_threads) {
-  return rtf::scratch_of(rtf::size_of<rtf::Forward>(*shape, rtf::Sizes(*shape)), n_threads);
+  return rtf::with_products(*shape, [&](auto with) {
+    return rtf::scratch_size<rtf::Forward<typename decltype(with)::Products>>(*shape, n_threads);
+  });
 }
 }

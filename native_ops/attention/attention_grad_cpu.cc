@@ -7,28 +7,36 @@
 namespace rtf {
 namespace {
 
+template <typename Kind>
 struct Backward {
-  Packed packed;
-  float *keys, *values;       // [keys, key]: rows; columns of [value_size, keys]
-  float *d_keys, *d_values;   // [keys, key], [keys, value]: sums
-  float *dy, *dq;             // [block, value], [block, key]
-  float* d_strip;             // [block, keys]: gradients of the weights, then of the energies
-  float *table, *d_distance;  // [distances, key], [block, distances]
-  float* d_table;             // [distances, key]: sums
+  using Products = Kind;
+  using AsColumns = typename Products::AsColumns;
+  using AsRows = typename Products::AsRows;
+  using Sums = typename Products::Sums;
+
+  Packed<Products> packed;
+  AsRows keys;            // [keys, key_size]
+  AsColumns values;       // [value_size, keys]
+  Sums d_keys, d_values;  // of vectors [keys, key_size], [keys, value_size]
+  float *dy, *dq;         // [block, value], [block, key]
+  float* d_strip;         // [block, keys]: gradients of the weights, then of the energies
+  AsRows table;           // [distances, key_size]
+  float* d_distance;      // [block, distances]
+  Sums d_table;           // of vectors [distances, key_size]
   Factors factors;
 
   Backward(Arena& arena, const RtfAttention& s, const Sizes& n)
       : packed(s, n, arena),
-        keys(arena.take(n.keys * n.key)),
-        values(arena.take(s.value_size * n.keys)),
-        d_keys(arena.take(n.keys * n.key)),
-        d_values(arena.take(n.keys * n.value)),
+        keys(arena, s.key_size, n.keys),
+        values(arena, s.value_size, n.keys),
+        d_keys(arena, s.key_size, n.keys),
+        d_values(arena, s.value_size, n.keys),
         dy(arena.take(n.block * n.value)),
         dq(arena.take(n.block * n.key)),
         d_strip(arena.take(n.block * n.keys)),
-        table(arena.take(n.distances * n.key)),
+        table(arena, s.key_size, n.distances),
         d_distance(arena.take(n.block * n.distances)),
-        d_table(arena.take(n.distances * n.key)),
+        d_table(arena, s.key_size, n.distances),
         factors(s, n, arena) {}
 };
 
@@ -36,8 +44,8 @@ struct Backward {
 // gradients of the energies (d); both are 0 up to end.
 //
 // :param dot: y . dy
-void gradients(const Factors& factors, int64_t row, int64_t n, int64_t end, float log_sum, float dot, float* e,
-               float* d) {
+inline __attribute__((always_inline)) void gradients(const Factors& factors, int64_t row, int64_t n, int64_t end,
+                                                     float log_sum, float dot, float* e, float* d) {
   const Vec shift = splat(log_sum), less = splat(dot);
   factors.for_keys(row, n, [&](int64_t i, Vec factor) {
     Vec scale, rest;
@@ -52,12 +60,12 @@ void gradients(const Factors& factors, int64_t row, int64_t n, int64_t end, floa
 }
 
 // Gradients of the energies by distance, from those by key.
-void sum_by_distance(const Head& h, Range queries, const Backward& g) {
+void sum_by_distance(const Head& h, Range queries, const float* d_strip, float* d_distance) {
   const RtfAttention& s = h.shape;
   const int64_t keys = h.keys_of(queries);
   for (int64_t t = queries.begin; t < queries.end; ++t) {
-    const float* row = g.d_strip + (t - queries.begin) * h.sizes.keys;
-    float* by_distance = g.d_distance + (t - queries.begin) * h.sizes.distances;
+    const float* row = d_strip + (t - queries.begin) * h.sizes.keys;
+    float* by_distance = d_distance + (t - queries.begin) * h.sizes.distances;
     std::fill(by_distance, by_distance + h.sizes.distances, 0.0f);
     const Range near = near_keys(s, t, keys);
     for (int64_t i = 0; i < near.begin; ++i) by_distance[0] += row[i];
@@ -67,69 +75,71 @@ void sum_by_distance(const Head& h, Range queries, const Backward& g) {
   }
 }
 
-void scale_rows(const float* from, int64_t from_step, int64_t n, int64_t size, float factor, float* to,
-                int64_t to_step) {
-  for (int64_t t = 0; t < n; ++t)
-    for (int64_t i = 0; i < size; ++i) to[t * to_step + i] = factor * from[t * from_step + i];
-}
-
 struct Inputs {
   const RtfVectors &q, &k, &v, &y, &dy, &dq, &dk, &dv;
   const float* log_sums;
 };
 
-void run_block(const Head& h, Range queries, const Inputs& in, const Backward& g) {
+template <typename Products>
+void run_block(const Head& h, Range queries, const Inputs& in, const Backward<Products>& g) {
   const RtfAttention& s = h.shape;
   const Sizes& sizes = h.sizes;
-  const int64_t keys = h.keys_of(queries), padded = whole_vectors(keys), step = sizes.keys, n = queries.size();
-  pack_rows(at(in.q, h.b, queries.begin, h.head), in.q.time_step, n, s.key_size, s.scale, g.packed.q);
-  pack_rows(at(in.dy, h.b, queries.begin, h.head), in.dy.time_step, n, s.value_size, 1.0f, g.dy);
-  energies(h, queries, g.packed);
-  multiply(Left{g.dy, sizes.value, 1}, n, Right{g.values, s.value_size, padded, whole_vectors(h.n_keys())}, g.d_strip,
-           step, false);
+  const Products& products = g.packed.products;
+  prefetch(in.y, h.b, h.head, queries, s.value_size);
+  const int64_t keys = h.keys_of(queries), step = sizes.keys, n = queries.size();
+  energies(h, queries, in.q, g.packed);
+  pack_rows(at(in.dy, h.b, queries.begin, h.head), in.dy.time_step, n, s.value_size, 1.0f, g.dy, sizes.value);
+  const Block q{g.packed.q, sizes.key, n, s.key_size}, dy{g.dy, sizes.value, n, s.value_size};
+  products.multiply(dy, g.values, keys, g.d_strip, step);
   for (int64_t t = queries.begin; t < queries.end; ++t) {
     const float *y = at(in.y, h.b, t, h.head), *dy = at(in.dy, h.b, t, h.head);
+    Vec dots{};
+    by_vectors(s.value_size, [&](int64_t i, auto whole, int lanes) {
+      constexpr bool kWhole = decltype(whole)::value;
+      dots += load_n<kWhole>(y + i, lanes) * Products::factor(load_n<kWhole>(dy + i, lanes));
+    });
     float dot = 0;
-    for (int64_t i = 0; i < s.value_size; ++i) dot += y[i] * dy[i];
+    for (int lane = 0; lane < kLanes; ++lane) dot += dots[lane];
     const int64_t row = (t - queries.begin) * step;
     gradients(g.factors, h.row(t), h.keys_of(t), keys, in.log_sums[h.row(t)], dot, g.packed.strip + row,
               g.d_strip + row);
   }
-  const Left d_energies{g.d_strip, step, 1}, d_columns{g.d_strip, 1, step}, weight_columns{g.packed.strip, 1, step};
-  multiply(d_energies, n, Right{g.keys, keys, sizes.key, 0}, g.dq, sizes.key, false);
-  multiply(d_columns, keys, Right{g.packed.q, n, sizes.key, 0}, g.d_keys, sizes.key, true);
-  multiply(weight_columns, keys, Right{g.dy, n, sizes.value, 0}, g.d_values, sizes.value, true);
+  const Range next{queries.end, std::min(s.queries, queries.end + sizes.block)};
+  prefetch(in.q, h.b, h.head, next, s.key_size);
+  prefetch(in.dy, h.b, h.head, next, s.value_size);
+  const Block d_energies{g.d_strip, step, n, keys};
+  products.multiply(d_energies, g.keys, g.dq, sizes.key, false);
+  products.add(d_energies, q, g.d_keys);
+  products.add(Block{g.packed.strip, step, n, keys}, dy, g.d_values);
   if (s.table) {
-    sum_by_distance(h, queries, g);
-    const int64_t count = 2 * s.clipping + 1, distances = sizes.distances;
-    multiply(Left{g.d_distance, distances, 1}, n, Right{g.table, count, sizes.key, 0}, g.dq, sizes.key, true);
-    multiply(Left{g.d_distance, 1, distances}, count, Right{g.packed.q, n, sizes.key, 0}, g.d_table, sizes.key, true);
+    sum_by_distance(h, queries, g.d_strip, g.d_distance);
+    const Block d_distances{g.d_distance, sizes.distances, n, 2 * s.clipping + 1};
+    products.multiply(d_distances, g.table, g.dq, sizes.key, true);
+    products.add(d_distances, q, g.d_table);
   }
   scale_rows(g.dq, sizes.key, n, s.key_size, s.scale, mutable_at(in.dq, h.b, queries.begin, h.head), in.dq.time_step);
 }
 
-void run_head(const Head& h, const Inputs& in, float* d_tables, const Backward& g) {
+template <typename Products>
+void run_head(const Head& h, const Inputs& in, float* d_tables, Backward<Products>& g) {
   const RtfAttention& s = h.shape;
   const int64_t n = h.n_keys(), count = 2 * s.clipping + 1;
-  std::fill_n(g.d_keys, h.sizes.keys * h.sizes.key, 0.0f);
-  std::fill_n(g.d_values, h.sizes.keys * h.sizes.value, 0.0f);
-  std::fill_n(g.d_table, h.sizes.distances * h.sizes.key, 0.0f);
+  g.d_keys.clear();
+  g.d_values.clear();
+  g.d_table.clear();
   if (n == 0) {
     for (int64_t t = 0; t < s.queries; ++t) std::fill_n(mutable_at(in.dq, h.b, t, h.head), s.key_size, 0.0f);
   } else {
-    pack_table(s, g.packed);
-    if (s.table) pack_rows(s.table, s.key_size, count, s.key_size, 1.0f, g.table);
-    pack_head(h, in.k, g.packed);
-    pack_rows(at(in.k, h.b, 0, h.head), in.k.time_step, n, s.key_size, 1.0f, g.keys);
-    pack_columns(at(in.v, h.b, 0, h.head), in.v.time_step, n, s.value_size, g.values);
+    g.packed.pack(h, in.k);
+    if (s.table) g.table.pack(s.table, s.key_size, count);
+    g.keys.pack(at(in.k, h.b, 0, h.head), in.k.time_step, n);
+    g.values.pack(at(in.v, h.b, 0, h.head), in.v.time_step, n);
     for (int64_t t = 0; t < s.queries; t += h.sizes.block)
       run_block(h, Range{t, std::min(s.queries, t + h.sizes.block)}, in, g);
   }
-  scale_rows(g.d_keys, h.sizes.key, s.keys, s.key_size, 1.0f, mutable_at(in.dk, h.b, 0, h.head), in.dk.time_step);
-  scale_rows(g.d_values, h.sizes.value, s.keys, s.value_size, 1.0f, mutable_at(in.dv, h.b, 0, h.head), in.dv.time_step);
-  if (s.table)
-    scale_rows(g.d_table, h.sizes.key, count, s.key_size, 1.0f,
-               d_tables + (h.b * s.heads + h.head) * count * s.key_size, s.key_size);
+  g.d_keys.write(s.keys, mutable_at(in.dk, h.b, 0, h.head), in.dk.time_step);
+  g.d_values.write(s.keys, mutable_at(in.dv, h.b, 0, h.head), in.dv.time_step);
+  if (s.table) g.d_table.write(count, d_tables + (h.b * s.heads + h.head) * count * s.key_size, s.key_size);
 }
 
 }  // namespace
@@ -141,14 +151,17 @@ void rtf_attention_grad_f32(const RtfAttention* shape, const RtfVectors* q, cons
                             const RtfVectors* y, const float* log_sums, const RtfVectors* dy, const RtfVectors* dq,
                             const RtfVectors* dk, const RtfVectors* dv, float* d_tables, float* scratch,
                             const RtfThreads* threads) {
-  const rtf::Sizes sizes(*shape);
   const rtf::Inputs inputs{*q, *k, *v, *y, *dy, *dq, *dk, *dv, log_sums};
-  rtf::for_heads<rtf::Backward>(*shape, sizes, scratch, *threads, [&](const rtf::Head& h, const rtf::Backward& memory) {
-    rtf::run_head(h, inputs, d_tables, memory);
+  rtf::with_products(*shape, [&](auto with) {
+    using Memory = rtf::Backward<typename decltype(with)::Products>;
+    rtf::for_heads<Memory>(*shape, scratch, *threads,
+                           [&](const rtf::Head& h, Memory& memory) { rtf::run_head(h, inputs, d_tables, memory); });
   });
 }
 
 int64_t rtf_attention_grad_scratch(const RtfAttention* shape, int n_threads) {
-  return rtf::scratch_of(rtf::size_of<rtf::Backward>(*shape, rtf::Sizes(*shape)), n_threads);
+  return rtf::with_products(*shape, [&](auto with) {
+    return rtf::scratch_size<rtf::Backward<typename decltype(with)::Products>>(*shape, n_threads);
+  });
 }
 }

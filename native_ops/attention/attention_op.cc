@@ -18,6 +18,7 @@ namespace {
       .Attr("causal: bool")                                                        \
       .Attr("scale: float")                                                        \
       .Attr("dropout: float")                                                      \
+      .Attr("rounded: bool = false")                                               \
       .Input("parts: n * float")                                                   \
       .Input("lengths: int32")  /* [batch], or [0] */                              \
       .Input("table: float")    /* [2 clipping + 1, key_size], or [0, key_size] */ \
@@ -62,7 +63,8 @@ class AttentionBase : public OpKernel {
   explicit AttentionBase(OpKernelConstruction* construction) : OpKernel(construction) {
     read_attrs(construction, "n", &n_);
     OP_REQUIRES(construction, n_ == 1 || n_ == 3, InvalidArgument("attention: n has to be 1 or 3, but is ", n_));
-    read_attrs(construction, "key_size", &key_size_, "causal", &causal_, "scale", &scale_, "dropout", &dropout_);
+    read_attrs(construction, "key_size", &key_size_, "causal", &causal_, "scale", &scale_, "dropout", &dropout_,
+               "rounded", &rounded_);
     OP_REQUIRES(construction, dropout_ >= 0 && dropout_ < 1,
                 InvalidArgument("attention: dropout has to be at least 0 and less than 1, but is ", dropout_));
   }
@@ -73,6 +75,7 @@ class AttentionBase : public OpKernel {
     const Tensor &q = context->input(0), &k = context->input(n_ == 1 ? 0 : 1), &v = context->input(n_ - 1);
     const Tensor &lengths = context->input(n_), &table = context->input(n_ + 1), &key = context->input(n_ + 2);
     const Tensor& counter = context->input(n_ + 3);
+    if (rounded_ && !host) return InvalidArgument("attention: a GPU has no kernel with rounded factors");
     for (const Tensor* part : {&q, &k, &v})
       if (part->dims() != 4 || part->dim_size(0) != q.dim_size(0) || part->dim_size(2) != q.dim_size(2))
         return InvalidArgument("attention: every part has to be [batch, time, heads, size], but they are ",
@@ -106,6 +109,7 @@ class AttentionBase : public OpKernel {
     shape->scale = scale_;
     shape->clipping = table.dim_size(0) / 2;
     shape->table = table.dim_size(0) ? floats(table) : nullptr;
+    shape->rounded = rounded_;
     shape->dropout = dropout_;
     shape->seed_key = key.flat<uint64_t>()(0);
     for (int i = 0; i < 2; ++i) shape->seed_counter[i] = counter.flat<uint64_t>()(i);
@@ -126,7 +130,7 @@ class AttentionBase : public OpKernel {
 
   int n_;
   int64_t key_size_;
-  bool causal_;
+  bool causal_, rounded_;
   float scale_, dropout_;
 };
 

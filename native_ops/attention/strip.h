@@ -6,7 +6,7 @@
 
 #include "../common/philox.h"
 #include "attention.h"
-#include "products.h"
+#include "blocks.h"
 
 namespace rtf {
 
@@ -17,21 +17,12 @@ inline float* mutable_at(const RtfVectors& x, int64_t b, int64_t t, int64_t head
   return x.data + b * x.batch_step + t * x.time_step + head * x.head_step;
 }
 
-constexpr int64_t kMaxBlock = 48;
-
-// Sizes in whole vectors.
-struct Sizes {
-  explicit Sizes(const RtfAttention& s)
-      : keys(whole_vectors(s.keys)),
-        key(whole_vectors(s.key_size)),
-        value(whole_vectors(s.value_size)),
-        distances(s.table ? whole_vectors(2 * s.clipping + 1) : 0),
-        // a strip of at most 256 KB, for the cache of a core
-        block(std::max<int64_t>(2 * kMaxRows, std::min<int64_t>(kMaxBlock, 65536 / (keys + 1) / kMaxRows * kMaxRows))) {
-  }
-
-  const int64_t keys, key, value, distances, block;
-};
+// Prefetches the vectors of a head, which are too far apart for the prefetcher of a CPU.
+inline void prefetch(const RtfVectors& x, int64_t b, int64_t head, Range frames, int64_t size) {
+  constexpr int64_t kLine = 16;  // floats
+  for (int64_t t = frames.begin; t < frames.end; ++t)
+    for (int64_t i = 0; i < size; i += kLine) prefetch_to_read(at(x, b, t, head) + i);
+}
 
 // One head of one sequence.
 struct Head {
@@ -47,19 +38,28 @@ struct Head {
 };
 
 // What the energies of a head need.
+template <typename Products>
 struct Packed {
-  float* q;         // [block, key]
-  float* keys;      // columns of [key_size, keys]
-  float* table;     // columns of [key_size, distances]
-  float* distance;  // [block, distances]: the energies by distance
-  float* strip;     // [block, keys]
+  Products products;
+  float* q;                            // [block, key]
+  typename Products::AsColumns keys;   // [key_size, keys]
+  typename Products::AsColumns table;  // [key_size, distances]
+  float* distance;                     // [block, distances]: the energies by distance
+  float* strip;                        // [block, keys]
 
   Packed(const RtfAttention& s, const Sizes& sizes, Arena& arena)
-      : q(arena.take(sizes.block * sizes.key)),
-        keys(arena.take(s.key_size * sizes.keys)),
-        table(arena.take(s.key_size * sizes.distances)),
+      : products(arena, sizes),
+        q(arena.take(sizes.block * sizes.key)),
+        keys(arena, s.key_size, sizes.keys),
+        table(arena, s.key_size, sizes.distances),
         distance(arena.take(sizes.block * sizes.distances)),
         strip(arena.take(sizes.block * sizes.keys)) {}
+
+  void pack(const Head& h, const RtfVectors& k) {
+    const RtfAttention& s = h.shape;
+    keys.pack(at(k, h.b, 0, h.head), k.time_step, h.n_keys());
+    if (s.table) table.pack(s.table, s.key_size, 2 * s.clipping + 1);
+  }
 };
 
 // The keys of query t whose distances are not clipped; those before them have the smallest one, those after them the
@@ -68,16 +68,17 @@ inline Range near_keys(const RtfAttention& s, int64_t t, int64_t n) {
   return {std::min(n, std::max<int64_t>(0, t - s.clipping)), std::min(n, t + s.clipping + 1)};
 }
 
-// The energies of a block of queries in packed.strip; packed.q has these queries, scaled.
-inline void energies(const Head& h, Range queries, const Packed& packed) {
+// The energies of a block of queries in packed.strip.
+template <typename Products>
+void energies(const Head& h, Range queries, const RtfVectors& from, const Packed<Products>& packed) {
   const RtfAttention& s = h.shape;
-  const int64_t keys = h.keys_of(queries), step = h.sizes.keys;
-  const Left q{packed.q, h.sizes.key, 1};
-  multiply(q, queries.size(), Right{packed.keys, s.key_size, whole_vectors(keys), whole_vectors(h.n_keys())},
-           packed.strip, step, false);
+  const int64_t keys = h.keys_of(queries), step = h.sizes.keys, distances = h.sizes.distances;
+  pack_rows(at(from, h.b, queries.begin, h.head), from.time_step, queries.size(), s.key_size, s.scale, packed.q,
+            h.sizes.key);
+  const Block q{packed.q, h.sizes.key, queries.size(), s.key_size};
+  packed.products.multiply(q, packed.keys, keys, packed.strip, step);
   if (!s.table) return;
-  const int64_t distances = h.sizes.distances;
-  multiply(q, queries.size(), Right{packed.table, s.key_size, distances, distances}, packed.distance, distances, false);
+  packed.products.multiply(q, packed.table, 2 * s.clipping + 1, packed.distance, distances);
   for (int64_t t = queries.begin; t < queries.end; ++t) {
     float* row = packed.strip + (t - queries.begin) * step;
     const float* by_distance = packed.distance + (t - queries.begin) * distances;
@@ -87,14 +88,6 @@ inline void energies(const Head& h, Range queries, const Packed& packed) {
     for (int64_t i = near.begin; i < near.end; ++i) row[i] += own[i];
     for (int64_t i = near.end; i < keys; ++i) row[i] += by_distance[2 * s.clipping];
   }
-}
-
-inline void pack_head(const Head& h, const RtfVectors& k, const Packed& packed) {
-  pack_columns(at(k, h.b, 0, h.head), k.time_step, h.n_keys(), h.shape.key_size, packed.keys);
-}
-
-inline void pack_table(const RtfAttention& s, const Packed& packed) {
-  if (s.table) pack_columns(s.table, s.key_size, 2 * s.clipping + 1, s.key_size, packed.table);
 }
 
 // The factors that dropout has for the weights, of one query after the other.

@@ -31,6 +31,7 @@ def native_attention(
     table: Optional[tf.Tensor] = None,
     dropout: float = 0.0,
     seed: Optional[tf.Tensor] = None,
+    rounded: bool = False,
     form: Optional[Callable[[Sequence[tf.Tensor], Optional[tf.Tensor]], tf.Tensor]] = None,
 ) -> tf.Tensor:
     """Compute ``y[t] = sum over s of softmax over s(scale q[t] . (k[s] + table[distance(t, s)])) v[s]`` by head.
@@ -44,6 +45,8 @@ def native_attention(
     :param dropout: on the weights: those of which ``tf.random.stateless_uniform`` of [batch, heads, queries, keys] is
         less are 0, the others multiplied by ``1 / (1 - dropout)``
     :param seed: int [2], for the dropout
+    :param rounded: round the factors of all products to bfloat16, on a CPU that multiplies such numbers; sums, softmax
+        and dropout are float32, on other CPUs the factors, too
     :param form: the same in TensorFlow, given the parts and the table, for gradients of the gradient
     :return: [batch, queries, heads, value]; 0 for queries without keys
     """
@@ -54,7 +57,7 @@ def native_attention(
         with tf.device("/CPU:0"):  # also on a GPU the kernel reads them there
             key, counter = tf.zeros([1], tf.uint64), tf.zeros([2], tf.uint64)
     rest = {"lengths": tf.zeros([0], tf.int32) if lengths is None else lengths, "key": key, "counter": counter}
-    options = {"key_size": key_size, "causal": causal, "scale": scale, "dropout": dropout}
+    options = {"key_size": key_size, "causal": causal, "scale": scale, "dropout": dropout, "rounded": rounded}
 
     @custom_gradient
     def run(table: tf.Tensor, *parts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], Any]]:

@@ -1,8 +1,9 @@
-"""Native attention: the same as products and a softmax over all keys, with gradients; what it refuses."""
+"""Native attention: the same as products and a softmax over all keys, with gradients; rounded; what it refuses."""
 
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ import pytest
 import returnn_tf
 from returnn_tf.native.attention import attention_ops, native_attention
 from returnn_tf.native.portable import portable_ops
+from returnn_tf.ops.dense.attention_forms import attention_by_energies
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.util.lazy_tf import tf
 from tests.native.attention_cases import CASES, SIZES
+from tests.native.drivers import check_driver
+from tests.native.tiles import BFLOAT16_TARGETS
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,7 @@ def plain(
     weights = masked_softmax(energies, mask)
     if dropout:
         keep = tf.random.stateless_uniform(tf.shape(weights), seed) >= dropout
-        weights *= tf.cast(keep, tf.float32) / (1 - dropout)
+        weights *= tf.cast(keep, weights.dtype) / (1 - dropout)
     return tf.einsum("bhts,bshd->bthd", weights, v)
 
 
@@ -49,7 +53,7 @@ def with_gradients(function: Any, inputs: Any) -> list[Any]:
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         y = function(*inputs)
-        loss = tf.reduce_sum(y * tf.reshape(tf.sin(tf.cast(tf.range(tf.size(y)), tf.float32)), tf.shape(y)))
+        loss = tf.reduce_sum(y * tf.reshape(tf.sin(tf.cast(tf.range(tf.size(y)), y.dtype)), tf.shape(y)))
     return [y, *map(tf.convert_to_tensor, tape.gradient(loss, inputs))]
 
 
@@ -58,18 +62,23 @@ def arrays(*shapes: tuple[int, ...]) -> list[Any]:
     return [tf.constant(rng.normal(0, 1, shape), tf.float32) for shape in shapes]
 
 
+def options_of(case: str, size: int) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    """Return the options of a case, and the shape of its table, if it has one."""
+    options = {**CASES[case], "scale": size**-0.5}
+    clipping = options.pop("clipping", None)
+    if "lengths" in options:
+        options["lengths"] = tf.constant(options["lengths"])
+    if "dropout" in options:
+        options["seed"] = tf.constant([3, 2**41 + 7], tf.int64)
+    return options, [] if clipping is None else [(2 * clipping + 1, size)]
+
+
 @pytest.mark.parametrize("frames,heads,size,value", SIZES, ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_forms_agree(ops: Any, case: str, frames: int, heads: int, size: int, value: int) -> None:
     """Of all three in one array."""
-    options = dict(CASES[case])
-    clipping = options.pop("clipping", None)
-    if "lengths" in options:
-        options["lengths"] = tf.constant(options["lengths"])
-    inputs = arrays((3, frames, heads, 2 * size + value), *([] if clipping is None else [(2 * clipping + 1, size)]))
-    options["scale"] = size**-0.5
-    if "dropout" in options:
-        options["seed"] = tf.constant([3, 2**41 + 7], tf.int64)
+    options, table = options_of(case, size)
+    inputs = arrays((3, frames, heads, 2 * size + value), *table)
 
     def native(x: Any, table: Any = None) -> Any:
         return native_attention(ops, [x], size, table=table, **options)
@@ -79,6 +88,40 @@ def test_forms_agree(ops: Any, case: str, frames: int, heads: int, size: int, va
 
     for a, b in zip(with_gradients(native, inputs), with_gradients(by_ops, inputs)):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(tf.reduce_max(tf.abs(b))))
+
+
+@pytest.mark.parametrize("frames,heads,size,value", SIZES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_rounded_factors(ops: Any, case: str, frames: int, heads: int, size: int, value: int) -> None:
+    """Results are as close to those of float64 as TensorFlow's products of bfloat16 around a softmax in float32."""
+    options, table = options_of(case, size)
+    inputs = arrays(*((3, frames, heads, n) for n in (size, size, value)), *table)
+
+    def native(q: Any, k: Any, v: Any, table: Any = None) -> Any:
+        return native_attention(ops, (q, k, v), size, table=table, rounded=True, **options)
+
+    def in_bfloat16(q: Any, k: Any, v: Any, table: Any = None) -> Any:
+        return attention_by_energies((q, k, v), table=table, product_dtype="bfloat16", **options)
+
+    def exact(q: Any, k: Any, v: Any, table: Any = None) -> Any:
+        return plain((q, k, v), size, table=table, **options)
+
+    expected = with_gradients(exact, [tf.cast(x, tf.float64) for x in inputs])
+    for ours, theirs, value in zip(with_gradients(native, inputs), with_gradients(in_bfloat16, inputs), expected):
+        error, usual = (np.sqrt(np.mean((x.numpy() - value.numpy()) ** 2)) for x in (ours, theirs))
+        assert ours.shape == value.shape and 0 < error <= 1.1 * usual
+
+
+def test_rounded_factors_have_the_same_dropout(ops: Any) -> None:
+    """With an identity as the values, the results are the weights."""
+    q, k = arrays((2, 70, 2, 32), (2, 70, 2, 32))
+    v = tf.tile(tf.eye(70)[None, :, None], [2, 1, 2, 1])
+    options: dict[str, Any] = {"scale": 0.2, "dropout": 0.4, "seed": tf.constant([1, 2])}
+    floats, rounded = (
+        native_attention(ops, (q, k, v), 32, rounded=rounded, **options).numpy() for rounded in (False, True)
+    )
+    np.testing.assert_array_equal(rounded == 0, floats == 0)
+    np.testing.assert_allclose(rounded, floats, rtol=0.05)
 
 
 def test_fewer_queries_than_keys(ops: Any) -> None:
@@ -129,6 +172,13 @@ def test_wrong_inputs(ops: Any) -> None:
             native_attention(ops, parts, 2, scale=1.0, **options)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["avx512bf16", "tiles", "avx2"])
+def test_instruction_sets(target: str, tmp_path: Path) -> None:
+    """With floats and rounded factors, for any number of threads."""
+    check_driver("attention", BFLOAT16_TARGETS[target], ("-O2", "-pthread"), tmp_path)
+
+
 NETWORK = {
     "distance": {"class": "relative_positional_encoding", "n_out": 3, "clipping": 2, "from": "data"},
     "a": {"class": "self_attention", "num_heads": 2, "total_key_dim": 6, "n_out": 8, "key_shift": "distance",
@@ -162,3 +212,25 @@ def test_training_is_the_same(ops: Any, options: Any) -> None:
     assert "RtfAttentionGrad" in types[0] and "RtfAttentionGrad" not in types[1]
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
     assert results[0][2] < results[0][0]
+
+
+@pytest.mark.parametrize("low, key, rounded", [("bfloat16", 32, True), ("bfloat16", 24, False), ("float16", 32, False)])
+def test_mixed_precision_rounds(ops: Any, low: str, key: int, rounded: bool) -> None:
+    """The factors of bfloat16, if keys are large enough; all that is left of the setting is the projection."""
+    layer = {"class": "self_attention", "num_heads": 1, "total_key_dim": key, "n_out": 8, "from": "data"}
+    net = returnn_tf.Network.from_config(
+        returnn_tf.Config({
+            "extern_data": {"data": {"dim": 5}}, "mixed_precision": low, "behavior_version": 21,
+            "network": {"output": {**layer, "loss": "as_is"}},
+        }),
+        train=True,
+    )  # fmt: skip
+    found = []
+
+    def run(feed: Any) -> Any:
+        objective = net.lower(feed, train=True, step=tf.constant(1, tf.int64)).objective
+        found.extend(op for op in objective.graph.get_operations() if op.type == "RtfAttention")
+        return objective
+
+    net.feed_function(run)({"data": np.ones((2, 3, 5), "float32"), "data/size0": [3, 2]})
+    assert [op.get_attr("rounded") for op in found] == [rounded]

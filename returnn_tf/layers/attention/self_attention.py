@@ -26,7 +26,7 @@ from returnn_tf.native.attention import native_attention
 from returnn_tf.native.decoding.beam_attention import native_beam_attention
 from returnn_tf.native.dispatch import form
 from returnn_tf.ops.dense.attention import empty_history, growing, left_only_mask
-from returnn_tf.ops.dense.attention_forms import usable_attention_ops
+from returnn_tf.ops.dense.attention_forms import rounds_factors, usable_attention_ops
 from returnn_tf.ops.dense.attention_in_place import in_place_ops
 from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.frames.shape import expand_at, transpose
@@ -78,6 +78,7 @@ def _in_blocks(ops: Any, layer: SelfAttentionLayer, ctx: EmitContext, qkv: Any, 
     return native_attention(
         ops, [qkv], plan.key, scale=plan.key**-0.5, lengths=lens, causal=causal, table=table,
         dropout=layer.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
+        rounded=rounds_factors(plan.key, ctx.product_dtype),
         form=lambda parts, table: layer._attend(ctx, parts[0], table),
     )  # fmt: skip
 
@@ -337,11 +338,9 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
             return None
         if ctx.differs_by_frame(self.plan.rows.dims[-1]) or (self.key_shift is not None and table is None):
             return None
-        # In float32 it is faster on CPUs than an array of all energies from products of fewer digits.
-        reduces = ctx.product_dtype is not None and tf.config.get_visible_devices("GPU")
-        if qkv.dtype != tf.float32 or reduces:
+        if qkv.dtype != tf.float32:
             return None
-        return usable_attention_ops(self.plan.key, with_table=table is not None)
+        return usable_attention_ops(self.plan.key, with_table=table is not None, product_dtype=ctx.product_dtype)
 
     def _mask(self, ctx: EmitContext, keys: Any) -> Optional[Any]:
         """Return the mask of valid keys, broadcastable to [..., head, queries, keys]; None: all."""

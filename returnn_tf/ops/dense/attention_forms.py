@@ -14,16 +14,35 @@ from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.util.lazy_tf import tf
 
+#: Numbers of a key below which rounding takes longer than it saves.
+_LEAST_ROUNDED = 32
 
-def usable_attention_ops(key_size: int, *, with_table: bool = False) -> Optional[Any]:
+
+def usable_attention_ops(
+    key_size: int, *, with_table: bool = False, product_dtype: Optional[str] = None
+) -> Optional[Any]:
     """Return the native ops for float32, or None if the form in TensorFlow is used.
+
+    On CPUs they are faster, in float32, too, than an array of all energies from products of fewer digits.
 
     :param key_size: of a head
     :param with_table: whether the keys differ by distance
+    :param product_dtype: see `Semantics`
     """
+    if product_dtype is not None and tf.config.get_visible_devices("GPU"):
+        return None
     ops = attention_ops()
     trial = ATTENTION_BY_DISTANCE_TRIAL if with_table else ATTENTION_TRIAL
     return ops if ops and pays(trial, key_size, tf.float32) else None
+
+
+def rounds_factors(key_size: int, product_dtype: Optional[str]) -> bool:
+    """Return whether the native op rounds the factors of its products to bfloat16, see `native_attention`.
+
+    :param key_size: of a head
+    :param product_dtype: see `Semantics`
+    """
+    return product_dtype == "bfloat16" and key_size >= _LEAST_ROUNDED
 
 
 def attention_by_energies(
@@ -35,23 +54,25 @@ def attention_by_energies(
     table: Optional[Any] = None,
     dropout: float = 0.0,
     seed: Optional[Any] = None,
+    product_dtype: Optional[str] = None,
 ) -> Any:
     """Compute what `native_attention` does in TensorFlow.
 
     :param parts: queries, keys and values; with a table there are as many queries as keys
+    :param product_dtype: see `Semantics`
     """
     q, k, v = parts
     q, keys = q * scale, tf.shape(k)[1]
-    energies = product_sum([(q, "bthd"), (k, "bshd")], "bhts", product_dtype=None)
+    energies = product_sum([(q, "bthd"), (k, "bshd")], "bhts", product_dtype=product_dtype)
     if table is not None:
-        by_row = product_sum([(q, "bthd"), (table, "cd")], "bhtc", product_dtype=None)
+        by_row = product_sum([(q, "bthd"), (table, "cd")], "bhtc", product_dtype=product_dtype)
         energies += by_distance(by_row, keys, table.shape[0] // 2)
     mask = None if lengths is None else tf.sequence_mask(lengths, keys)[:, None, None]
     y = masked_softmax(energies, left_only_mask(keys) if causal else mask)
     if dropout:
         keep = tf.random.stateless_uniform(tf.shape(y), seed) >= dropout
         y *= tf.cast(keep, y.dtype) * (1.0 / (1.0 - dropout))
-    return product_sum([(y, "bhts"), (v, "bshd")], "bthd", product_dtype=None)
+    return product_sum([(y, "bhts"), (v, "bshd")], "bthd", product_dtype=product_dtype)
 
 
 #: Frames of a sequence of a trial, for each one of other trials; heads; clipping of distances.
