@@ -19,6 +19,7 @@ from returnn_tf.ops.dense.dot import DotAxes, axis_letters, contract, gather_row
 from returnn_tf.ops.dense.in_beam import product_in_beam
 from returnn_tf.ops.dense.labelled_attention import Factor
 from returnn_tf.ops.frames.reduce import fill_masked
+from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.match import pair_same
 from returnn_tf.util.lazy_tf import tf
@@ -63,7 +64,6 @@ class DotLayer(Planned[DotPlan]):
             "output": {"class": "dot", "red1": "F", "red2": "F", "var1": "T", "var2": None, "from": ["query", "last"]}}
     """
 
-    reduces_precision = True
     red1: Axes = option(_AUTO, help="axes of the first source to sum over")
     red2: Axes = option(_AUTO, help="axes of the second source to sum over, in the order of red1")
     reduce: Optional[Axes] = option(None, help="axes to sum over, of both sources; instead of red1 and red2")
@@ -149,13 +149,17 @@ class DotLayer(Planned[DotPlan]):
             x[once[0]] = once[1].values
         if y is None:
             parts = _masked(x[0], x[1], which, mask)
-            y = contract(*parts, axes) if once is None else self._contracted_in_beam(ctx, parts, once)
+            y = self._contracted(ctx, parts) if once is None else self._contracted_in_beam(ctx, parts, once)
         y = self._with_added_axis(y)
         if ctx.train or once is not None:
             first, second, out = axis_letters(axes)
             labels = [*out, "added"] if self.plan.adds_axis else out
             note_product(ctx, y, Factor(x[0], tuple(first)), Factor(x[1], tuple(second)), labels)
         return y
+
+    def _contracted(self, ctx: EmitContext, x: Sequence[Any]) -> Any:
+        low = ctx.product_dtype
+        return full(contract(reduced(x[0], low), reduced(x[1], low), self.plan.axes), low)
 
     def _with_added_axis(self, y: Any) -> Any:
         return tf.expand_dims(y, -1) if self.plan.adds_axis else y

@@ -112,9 +112,7 @@ def attended(
     base = base if once is None else once.values
     if weights is None or base.dtype != tf.float32 or not _only_reader(ctx, node) or not _is_fused(ctx):
         return None
-    if weights.value is not ctx.value(node) or base is weights.value or ctx.product_dtype is not None:
-        return None
-    if ctx.train != (once is None):
+    if weights.value is not ctx.value(node) or base is weights.value or ctx.train != (once is None):
         return None
     # The labels of the last product, in terms of those of the first one.
     names: dict[Label, Label] = dict(zip(labels, weights.labels))
@@ -125,8 +123,10 @@ def attended(
     batch = ctx.node.output.batch_axis
     if batch is None:
         return None
-    attention = labelled_attention if once is None else attention_in_beam
-    return attention(weights, Factor(base, named(base_labels)), named(out), named([out[batch]])[0])
+    factor, low = Factor(base, named(base_labels)), ctx.product_dtype
+    if once is None:
+        return labelled_attention(weights, factor, named(out), named([out[batch]])[0], product_dtype=low)
+    return None if low else attention_in_beam(weights, factor, named(out), named([out[batch]])[0])
 
 
 def _is_fused(ctx: EmitContext) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from returnn_tf.native.attention import native_attention
 from returnn_tf.native.dispatch import LEAST_WIDTH
-from returnn_tf.ops.dense.attention_forms import attention_by_energies, usable_attention_ops
+from returnn_tf.ops.dense.attention_forms import attention_by_energies, rounds_factors, usable_attention_ops
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
@@ -46,19 +46,22 @@ class Weights:
     seed: Optional[Any] = None
 
 
-def labelled_attention(weights: Weights, base: Factor, out: Labels, batch: Label) -> Optional[Any]:
+def labelled_attention(
+    weights: Weights, base: Factor, out: Labels, batch: Label, product_dtype: Optional[str] = None
+) -> Optional[Any]:
     """Compute the product of attention weights and a base, summed over the keys, without an array of the weights.
 
     :param base: the values; equal axes of it and the weights have the same label
     :param out: labels of the axes of the result
     :param batch: that of the sequences
+    :param product_dtype: see `Semantics`
     :return: None if the op does not compute this
     """
     layout = _Layout.of(weights, base, out, batch)
     if layout is None or layout.width < LEAST_WIDTH:
         return None
-    ops = usable_attention_ops(layout.key_size)
-    return None if ops is None else layout.emit(ops, weights)
+    ops = usable_attention_ops(layout.key_size, product_dtype=product_dtype)
+    return None if ops is None else layout.emit(ops, weights, product_dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +105,7 @@ class _Layout:
             return None
         return cls((query, key, base), groups, out, prod(sizes), sizes[-1])
 
-    def emit(self, ops: Any, weights: Weights) -> Any:
+    def emit(self, ops: Any, weights: Weights, product_dtype: Optional[str]) -> Any:
         """Emit the op, and its result in the layout of the output."""
         parts = [_grouped(part, groups) for part, groups in zip(self.parts, self.groups)]
         shape, lengths = tf.shape(parts[1]), weights.lengths
@@ -113,8 +116,9 @@ class _Layout:
             "seed": weights.seed,
         }  # fmt: skip
         y = native_attention(
-            ops, parts, self.key_size, form=lambda parts, _: attention_by_energies(parts, **options), **options
-        )
+            ops, parts, self.key_size, rounded=rounds_factors(self.key_size, product_dtype),
+            form=lambda parts, _: attention_by_energies(parts, product_dtype=product_dtype, **options), **options,
+        )  # fmt: skip
         labels = [label for group in self.groups[3] for label in group]
         sizes = self._sizes()
         y = tf.reshape(y, tf.stack([sizes[label] for label in labels]))

@@ -16,6 +16,7 @@ from returnn_tf.util.lazy_tf import tf
 
 DIM, HEADS = 128, 2
 SIZE = DIM // HEADS
+LOW = {"mixed_precision": "bfloat16"}
 LENGTHS = np.array([9, 4, 0], "int32")
 FEED = {
     "data": np.random.RandomState(1).normal(0, 1, (3, 9, 5)).astype("float32"), "data/size0": LENGTHS,
@@ -174,6 +175,15 @@ def assert_the_same(net: Net, version: int = 21, *, fused: bool, **settings: Any
 )
 def test_steps_are_the_same(net: Net, version: int) -> None:
     assert_the_same(net, version, fused=True)
+
+
+@pytest.mark.slow
+def test_mixed_precision() -> None:
+    """The factors of the products are rounded by the op, so that losses are nearly the same."""
+    net = with_loss(self_attention())
+    (exact, _), (rounded, types) = (train(net, 21, portable=False, **low) for low in ({}, LOW))
+    assert "RtfAttentionGrad" in types
+    np.testing.assert_allclose(rounded["losses"], exact["losses"], rtol=1e-2)
 
 
 def changed(**layers: dict[str, Any]) -> Net:
