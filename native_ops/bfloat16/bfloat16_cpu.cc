@@ -1,9 +1,9 @@
 // The rows are rounded first; see common/panel_product.h for the rest.
 #include "../common/bfloat16.h"
+#include "../common/pair_dot.h"
 #include "../common/panel_product.h"
 #include "../common/rows.h"
 #include "bfloat16.h"
-#include "dot.h"
 
 namespace rtf {
 namespace {
@@ -18,7 +18,7 @@ int64_t groups_of(int64_t depth) { return (depth + kGroup - 1) / kGroup; }
 extern "C" {
 
 int64_t rtf_bfloat16_matrix_size(int64_t depth, int64_t columns) {
-  return rtf::round_up(columns, rtf::kPanel) * rtf::groups_of(depth) * rtf::kGroup;
+  return rtf::round_up(columns, rtf::kPanelColumns) * rtf::groups_of(depth) * rtf::kGroup;
 }
 
 int64_t rtf_bfloat16_scratch_size(int64_t rows, int64_t depth) {

@@ -122,7 +122,7 @@ inline void multiply_plain(const float* const* x, const Matrix& matrix, int64_t 
 }
 
 // Rows of a panel of a matrix, as a factor of a block.
-struct PanelRows {
+struct PanelFactor {
   const float* data;
   int64_t row_step;
   const int64_t* vectors;
@@ -134,7 +134,7 @@ struct PanelRows {
 template <int kRows, typename Epilogue>
 inline __attribute__((always_inline)) void multiply_rows(const float* const* rows, const Matrix& matrix, int64_t panel,
                                                          const Epilogue& epilogue) {
-  const PanelRows columns{matrix.data + panel * matrix.panel_step, matrix.row_step, matrix.vectors};
+  const PanelFactor columns{matrix.data + panel * matrix.panel_step, matrix.row_step, matrix.vectors};
   Vec sums[kRows][kVectors];
   multiply_block<kRows, kVectors>(matrix.depth, ScatteredRows<kRows>(rows), columns, FromZero(), sums);
 #pragma GCC unroll 1

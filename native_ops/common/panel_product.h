@@ -14,7 +14,7 @@
 
 namespace rtf {
 
-constexpr int64_t kPanel = 16, kGroupBytes = 4;
+constexpr int64_t kPanelColumns = 16, kGroupBytes = 4;
 constexpr int64_t kLeastWork = 800'000;  // multiply-adds; below it, handing work to another thread takes longer
 constexpr int64_t kRowsAtOnce = 192;     // of the rounded rows, which stay in the second cache
 
@@ -62,23 +62,25 @@ class PanelProduct {
   PanelProduct(int64_t columns, const PanelRows& x, const uint8_t* w, const Write& write)
       : columns_(columns), x_(x), w_(w), write_(write) {}
 
-  void run(int64_t rows, int64_t depth, const RtfThreads& threads) const {
-    const int64_t n_blocks = (columns_ + kBlock - 1) / kBlock;
-    if (rows * depth * columns_ < kLeastWork) return run(0, n_blocks, 0, rows);
-    if (n_blocks >= threads.n_threads)
-      return run_ranges(threads, n_blocks, [&](int64_t first, int64_t last) { run(first, last, 0, rows); });
-    run_ranges(threads, rows, [&](int64_t begin, int64_t end) { run(0, n_blocks, begin, end); });
-  }
-
- private:
-  using Sum = typename Dot::Sum;
   static constexpr int64_t kBlock = Dot::kVectors * Dot::kColumns;  // columns
 
-  // Blocks of columns first .. last - 1 of the rows begin .. end - 1.
-  void run(int64_t first, int64_t last, int64_t begin, int64_t end) const {
+  void run(int64_t rows, int64_t depth, const RtfThreads& threads) const {
+    const int64_t n_blocks = (columns_ + kBlock - 1) / kBlock;
+    const auto some = [&](int64_t first, int64_t last, int64_t begin, int64_t end) {
+      run(first, last, begin, end, end - begin >= kLeastRowsOfTiles && tiles_work());
+    };
+    if (rows * depth * columns_ < kLeastWork) return some(0, n_blocks, 0, rows);
+    if (n_blocks >= threads.n_threads)
+      return run_ranges(threads, n_blocks, [&](int64_t first, int64_t last) { some(first, last, 0, rows); });
+    run_ranges(threads, rows, [&](int64_t begin, int64_t end) { some(0, n_blocks, begin, end); });
+  }
+
+  // Blocks of columns first .. last - 1 of the rows begin .. end - 1, which write() gets as a whole. The last bits of
+  // float sums on the tile unit differ from those by vectors.
+  void run(int64_t first, int64_t last, int64_t begin, int64_t end, [[maybe_unused]] bool on_tiles) const {
 #if RTF_TILES
     if constexpr (Dot::kTiles)
-      if (end - begin >= kLeastRowsOfTiles && tiles_work()) return run_tiles(first, last, begin, end);
+      if (on_tiles) return run_tiles(first, last, begin, end);
 #endif
     const int64_t vectors = (columns_ + Dot::kColumns - 1) / Dot::kColumns;
     for (; begin < end; begin += kRowsAtOnce)
@@ -91,11 +93,14 @@ class PanelProduct {
       }
   }
 
+ private:
+  using Sum = typename Dot::Sum;
+
   template <int kWidth>
   void rows_of(int64_t column, int64_t begin, int64_t n_rows) const {
     int64_t blocks = (n_rows + Dot::kMaxRows - 1) / Dot::kMaxRows;
     const int64_t next = std::min(column + kWidth * Dot::kColumns, columns_);
-    Ahead ahead(at(next, 0), at(round_up(columns_, kPanel), 0), kWidth * Dot::kColumns * x_.groups * kGroupBytes,
+    Ahead ahead(at(next, 0), at(round_up(columns_, kPanelColumns), 0), kWidth * Dot::kColumns * x_.groups * kGroupBytes,
                 kBlock * kGroupBytes, blocks);
     for (int64_t at = 0, size; at < n_rows; at += size, --blocks) {  // of nearly equal size
       size = (n_rows - at + blocks - 1) / blocks;
@@ -106,7 +111,8 @@ class PanelProduct {
 
   // Where a group is for a column.
   const uint8_t* at(int64_t column, int64_t k) const {
-    return w_ + (column / kPanel * x_.groups + k) * kPanel * kGroupBytes + column % kPanel * kGroupBytes;
+    return w_ + (column / kPanelColumns * x_.groups + k) * kPanelColumns * kGroupBytes +
+           column % kPanelColumns * kGroupBytes;
   }
 
   template <int kRows, int kWidth>
@@ -123,7 +129,7 @@ class PanelProduct {
       ahead->prefetch();
       decltype(Dot::load(nullptr)) factors[kWidth];
 #pragma GCC unroll 4
-      for (int v = 0; v < kWidth; ++v) factors[v] = Dot::load(from[v] + k * kPanel * kGroupBytes);
+      for (int v = 0; v < kWidth; ++v) factors[v] = Dot::load(from[v] + k * kPanelColumns * kGroupBytes);
 #pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {
         const int32_t group = x_.group(row + r, k);
@@ -137,46 +143,60 @@ class PanelProduct {
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < kWidth; ++v) Dot::store(found[r] + v * Dot::kColumns, sums[r][v]);
-#pragma GCC unroll 1
-    for (int r = 0; r < kRows; ++r) write_(row + r, column, kWidth * Dot::kColumns, found[r]);
+    write_rows(row, kRows, column, kWidth * Dot::kColumns, found[0]);
+  }
+
+  // Not inlined: what is written may be much code, for so many sizes of a block.
+  __attribute__((noinline)) void write_rows(int64_t row, int n_rows, int64_t column, int width, const Sum* sums) const {
+    for (int r = 0; r < n_rows; ++r) write_(row + r, column, width, sums + r * width);
   }
 
 #if RTF_TILES
   void run_tiles(int64_t first, int64_t last, int64_t begin, int64_t end) const {
-    constexpr int64_t kPanels = kBlock / kPanel;
+    constexpr int64_t kPanels = kBlock / kPanelColumns;
     static_assert(kPanels == 4, "a block of columns");
-    const int64_t panels = (columns_ + kPanel - 1) / kPanel;
+    const int64_t panels = (columns_ + kPanelColumns - 1) / kPanelColumns;
     const TileUnit unit;
     TileUnit::finish_writing(x_.bytes);
-    alignas(64) Sum sums[4 * kSumsOfTile];
+    alignas(64) Sum sums[2 * kPanels * kSumsOfTile];
     for (; begin < end; begin += kRowsAtOnce) {
       const int64_t stop = std::min(begin + kRowsAtOnce, end);
       for (int64_t block = first; block < last; ++block) {
         const int64_t panel = block * kPanels, width = std::min(kPanels, panels - panel);
         int64_t row = begin;
-        for (; stop - row > kTileRows; row += 2 * kTileRows)
+        for (; stop - row > kTileRows; row += 2 * kTileRows) {
           for (int64_t p = 0; p < width; p += 2)
             with_constant<2>(std::min<int64_t>(2, width - p), [&](auto n) {
-              tile_sums<2, n>(factor(row), at((panel + p) * kPanel, 0), x_.groups, sums);
-              write_tiles(row, std::min(stop, row + kTileRows), panel + p, n, sums);
-              write_tiles(row + kTileRows, std::min(stop, row + 2 * kTileRows), panel + p, n, sums + 2 * kSumsOfTile);
+              tile_sums<2, n>(factor(row), at((panel + p) * kPanelColumns, 0), x_.groups, sums + 2 * p * kSumsOfTile);
             });
-        if (row < stop)
-          with_constant<4>(width, [&](auto n) {
-            tile_sums<1, n>(factor(row), at(panel * kPanel, 0), x_.groups, sums);
-            write_tiles(row, stop, panel, n, sums);
-          });
+          const int64_t between = row + kTileRows, end_of_rows = std::min(stop, between + kTileRows);
+          write_tiles(row, between, panel, width, [&](int64_t p) { return sums + of_pair(p) * kSumsOfTile; });
+          write_tiles(between, end_of_rows, panel, width,
+                      [&](int64_t p) { return sums + (2 + of_pair(p)) * kSumsOfTile; });
+        }
+        if (row < stop) {
+          with_constant<4>(
+              width, [&](auto n) { tile_sums<1, n>(factor(row), at(panel * kPanelColumns, 0), x_.groups, sums); });
+          write_tiles(row, stop, panel, width, [&](int64_t p) { return sums + p * kSumsOfTile; });
+        }
       }
     }
   }
 
   TileFactor factor(int64_t row) const { return {x_.bytes + row * x_.stride, x_.stride}; }
 
-  // sums [panels][16][16] of the rows first .. last - 1
-  void write_tiles(int64_t first, int64_t last, int64_t panel, int panels, const Sum* sums) const {
-    for (int64_t row = first; row < last; ++row)
-      for (int p = 0; p < panels; ++p)
-        write_(row, (panel + p) * kPanel, kPanel, sums + p * kSumsOfTile + (row - first) * kPanel);
+  // The tile of the upper 16 of 32 rows: they are computed for two panels at a time, two tiles for each 16 rows.
+  static int64_t of_pair(int64_t p) { return p / 2 * 4 + p % 2; }
+
+  // tile(p): the sums [16][16] of the rows first .. last - 1 in panel number p of some adjacent ones
+  template <typename Tile>
+  void write_tiles(int64_t first, int64_t last, int64_t panel, int64_t panels, const Tile& tile) const {
+    for (int64_t row = first; row < last; ++row) {
+      alignas(64) Sum found[kBlock];
+      for (int64_t p = 0; p < panels; ++p)
+        std::memcpy(found + p * kPanelColumns, tile(p) + (row - first) * kPanelColumns, kPanelColumns * sizeof(Sum));
+      write_rows(row, 1, panel * kPanelColumns, static_cast<int>(panels * kPanelColumns), found);
+    }
   }
 #endif
 

@@ -10,12 +10,12 @@ namespace rtf {
 
 constexpr int64_t kTileBytes = 64;  // of a row of a tile: 16 groups of a row, or a group of 16 columns
 
+// For fewer rows, most of a tile is idle, and vectors are as fast.
+constexpr int64_t kLeastRowsOfTiles = 4;
+
 #if RTF_TILES
 
 constexpr int64_t kSumsOfTile = kTileRows * 16;
-
-// For fewer rows, most of a tile is idle, and vectors are as fast.
-constexpr int64_t kLeastRowsOfTiles = 4;
 
 // The rows of a product, each with zeros behind its groups up to a whole tile.
 struct TileFactor {

@@ -100,7 +100,7 @@ struct Epilogue {
 extern "C" {
 
 int64_t rtf_int8_matrix_size(int64_t depth, int64_t columns) {
-  return rtf::round_up(columns, rtf::kPanel) * rtf::groups_of(depth) * rtf::kGroup;
+  return rtf::round_up(columns, rtf::kPanelColumns) * rtf::groups_of(depth) * rtf::kGroup;
 }
 
 int64_t rtf_int8_scratch_size(int64_t rows, int64_t depth) { return rtf::Rounded::size(rows, depth); }

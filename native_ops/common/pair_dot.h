@@ -1,11 +1,11 @@
-// Sums over two steps of the depth for a vector of columns, see common/panel_product.h.
+// Sums over two steps of the depth for a vector of columns, see panel_product.h.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#include "../common/bfloat16.h"
-#include "../common/tiles.h"
+#include "bfloat16.h"
+#include "tiles.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
