@@ -1,5 +1,6 @@
-// The kernels of the LSTM by themselves, on arrays as training has them: gates take the place of their input, and their
-// gradients that of the gates. GFLOP/s of forward and backward, medians, with one thread and with two.
+// The kernels of the LSTM by themselves, of floats and of factors rounded to bfloat16, on arrays as training has them:
+// gates take the place of their input, and their gradients that of the gates. GFLOP/s of forward and backward, medians,
+// with one thread and with two.
 //
 //   g++ -std=c++17 -O3 -march=native -fno-math-errno -Inative_ops bench/lstm_kernel.cc native_ops/lstm/lstm_cpu.cc
 //   (with -pthread -o kernel), then ./kernel [rounds]
@@ -91,29 +92,29 @@ double median(std::vector<double> times) {
   return times[times.size() / 2];
 }
 
-void measure(const RtfLstmShape& shape, const RtfThreads& threads, int rounds) {
+void measure(const RtfLstmShape& shape, int rounded, const RtfThreads& threads, int rounds) {
   const int64_t T = shape.frames, B = shape.batch, H = shape.units;
   const std::vector<float> z = random_array(T * B * 4 * H, 2), r = random_array(H * 4 * H, 0.1f),
                            state = random_array(B * H, 1);
   const std::vector<float> dh = random_array(T * B * H, 1);
   std::vector<float> h(T * B * H), c(T * B * H), c_last(B * H), h_last(B * H), dc0(B * H), dh0(B * H);
-  std::vector<float> scratch(rtf_lstm_scratch_size(&shape));
+  std::vector<float> scratch(rtf_lstm_scratch_size(&shape, rounded));
   std::vector<double> forward, backward;
   for (int round = 0; round < rounds; ++round) {
     std::vector<float> gates = z;
     const double begin = seconds();
-    rtf_lstm_forward_f32(&shape, gates.data(), r.data(), state.data(), state.data(), h.data(), c.data(), gates.data(),
-                         c_last.data(), h_last.data(), scratch.data(), &threads);
+    rtf_lstm_forward_f32(&shape, rounded, gates.data(), r.data(), state.data(), state.data(), h.data(), c.data(),
+                         gates.data(), c_last.data(), h_last.data(), scratch.data(), &threads);
     const double between = seconds();
-    rtf_lstm_backward_f32(&shape, r.data(), state.data(), c.data(), gates.data(), dh.data(), c_last.data(),
+    rtf_lstm_backward_f32(&shape, rounded, r.data(), state.data(), c.data(), gates.data(), dh.data(), c_last.data(),
                           h_last.data(), gates.data(), dc0.data(), dh0.data(), scratch.data(), &threads);
     forward.push_back(between - begin);
     backward.push_back(seconds() - between);
   }
   const double gflop = 8e-9 * T * B * H * H, there = median(forward), back = median(backward);
-  std::printf("%2ld x %4ld, %d threads: forward %7.2f ms, backward %7.2f ms, GFLOP/s %4.0f %4.0f, both %4.0f\n",
-              long(B), long(H), threads.n_threads, 1e3 * there, 1e3 * back, gflop / there, gflop / back,
-              2 * gflop / (there + back));
+  std::printf("%2ld x %4ld, %s, %d threads: forward %7.2f ms, backward %7.2f ms, GFLOP/s %4.0f %4.0f, both %4.0f\n",
+              long(B), long(H), rounded ? "bfloat16" : "float", threads.n_threads, 1e3 * there, 1e3 * back,
+              gflop / there, gflop / back, 2 * gflop / (there + back));
 }
 
 }  // namespace
@@ -124,7 +125,9 @@ int main(int argc, char** argv) {
   for (int64_t H : {320, 512, 1024})
     for (int64_t B : {32, 64}) {
       const RtfLstmShape shape{50, B, H, nullptr, 0};
-      measure(shape, RtfThreads{run_alone, nullptr, 1}, rounds);
-      measure(shape, RtfThreads{Pool::run, &pool, 2}, rounds);
+      for (int rounded = 0; rounded <= rtf_lstm_rounds(); ++rounded) {
+        measure(shape, rounded, RtfThreads{run_alone, nullptr, 1}, rounds);
+        measure(shape, rounded, RtfThreads{Pool::run, &pool, 2}, rounds);
+      }
     }
 }

@@ -39,7 +39,7 @@ class Rows {
   int64_t frames() const { return static_cast<int64_t>(active_.size()) - 1; }
 
   // Their part of the tiles of the batch.
-  TileRows of(const TileRows& all) const { return all.from_block(first_block_); }
+  FactorRows of(const FactorRows& all) const { return all.from_block(first_block_); }
 
   // The rows 0 .. active(step) - 1 have a step of that number. Step -1 precedes the first one.
   int64_t active(int64_t step) const { return step < 0 ? rows_.size() : active_[step]; }
@@ -65,20 +65,20 @@ struct States {
 // the rows of the product of even and of odd steps.
 template <int kGates>
 struct ForwardMemory {
-  float* weights;     // [units, kGates * units]
-  TileRows tiles[2];  // h_{t-1}
+  float* weights;       // [units, kGates * units]
+  FactorRows tiles[2];  // h_{t-1}
 
-  ForwardMemory(Arena& arena, const RtfSequences& shape)
+  ForwardMemory(Arena& arena, const Recurrence& shape)
       : weights(Weights<kGates>::take(arena, shape, shape.units, kGates * shape.units)),
         tiles{take_rows(arena, shape, shape.units), take_rows(arena, shape, shape.units)} {}
 };
 
 template <int kGates>
 struct BackwardMemory {
-  float* weights;     // [kGates * units, units]
-  TileRows tiles[2];  // dz
+  float* weights;       // [kGates * units, units]
+  FactorRows tiles[2];  // dz
 
-  BackwardMemory(Arena& arena, const RtfSequences& shape)
+  BackwardMemory(Arena& arena, const Recurrence& shape)
       : weights(Weights<1>::take(arena, shape, kGates * shape.units, shape.units, kGates)),
         tiles{take_rows(arena, shape, kGates * shape.units, kGates),
               take_rows(arena, shape, kGates * shape.units, kGates)} {}
@@ -90,25 +90,26 @@ int64_t scratch_of_passes(const Shape& shape) {
   return scratch_of(std::max(size_of<Forward>(shape), size_of<Backward>(shape)));
 }
 
-// A team pays off if there are fewer rows per thread than the product keeps in registers or tiles, and, with vector
-// arithmetic, if the weights exceed the cache of a core ...
-constexpr int64_t kRowsOfTeam = kMaxRows, kTileRowsOfTeam = 2 * kTileRows;
-constexpr int64_t kWeightsOfCore = 500'000;
+// A team pays off if there are fewer rows per thread than the product keeps in registers or tiles (rounded ones: than
+// are packed together), and, with vector arithmetic, if the weights exceed the cache of a core ...
+constexpr int64_t kRowsOfTeam = kMaxRows, kTileRowsOfTeam = 2 * kTileRows, kRoundedRowsOfTeam = kTileRows;
+constexpr int64_t kBytesOfCore = 2'000'000;
 // ... and if the whole recurrence is long enough that another thread can start in time (multiply-adds of all steps) ...
 constexpr int64_t kWorkOfTeam = 10'000'000;
 // ... and each step is long enough for a handover (multiply-adds per step and thread).
 constexpr int64_t kWorkOfMember = 20'000;
 
 // Number of threads in a team; 1: no team. See run_recurrence.
-inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights,
-                         int64_t least_panels) {
+inline int64_t team_size(const Recurrence& shape, const RtfThreads& threads, int64_t n_weights, int64_t least_panels) {
   const bool tiled = by_tiles(shape);
   const int64_t step = shape.batch * n_weights;
   const int64_t available = std::min<int64_t>(Team::kMaxSize, threads.n_threads / Running::count());
   if (available < 2 || shape.frames * step < kWorkOfTeam) return 1;
   const int64_t size = std::max<int64_t>(1, std::min({available, step / kWorkOfMember, least_panels}));
-  const bool few_rows = shape.batch < (tiled ? kTileRowsOfTeam : kRowsOfTeam) * available;
-  const bool large = !tiled && n_weights > kWeightsOfCore && least_panels % size == 0;
+  const int64_t rows_of_team = tiled ? kTileRowsOfTeam : shape.rounded ? kRoundedRowsOfTeam : kRowsOfTeam;
+  const bool few_rows = shape.batch < rows_of_team * available;
+  const int64_t bytes = n_weights * static_cast<int64_t>(shape.rounded ? sizeof(Bfloat16) : sizeof(float));
+  const bool large = !tiled && bytes > kBytesOfCore && least_panels % size == 0;
   return few_rows || large ? size : 1;
 }
 
@@ -118,7 +119,7 @@ inline int64_t team_size(const RtfSequences& shape, const RtfThreads& threads, i
 //   panels of the previous step.
 // n_weights: recurrent weights, i.e. the multiply-adds per frame; least_panels: the minimum of n_panels over the steps.
 template <typename Pass>
-void run_recurrence(const RtfSequences& shape, const RtfThreads& threads, int64_t n_weights, int64_t least_panels,
+void run_recurrence(const Recurrence& shape, const RtfThreads& threads, int64_t n_weights, int64_t least_panels,
                     const Pass& pass) {
   const Running running;
   const Ragged ragged = ragged_of(shape);
@@ -153,7 +154,7 @@ template <typename Pass>
 inline __attribute__((always_inline)) void run_backward_step(const Pass& pass, const Rows& rows, int64_t index,
                                                              int64_t first, int64_t last) {
   const int64_t step = rows.frames() - 1 - index, n_before = rows.active(step + 1), units = pass.units;
-  const TileRows from = rows.of(pass.tiles[(step + 1) & 1]), to = rows.of(pass.tiles[step & 1]);
+  const FactorRows from = rows.of(pass.tiles[(step + 1) & 1]), to = rows.of(pass.tiles[step & 1]);
   const auto finish = [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
     const auto vector = [&](int64_t u, auto whole, int lanes, Vec sum) __attribute__((always_inline)) {
       constexpr bool kWhole = decltype(whole)::value;

@@ -112,36 +112,37 @@ inline Pairs<kParts> pairs_along(const float* from, int64_t step, int64_t depth,
       [&](int i, int64_t k) { return i < n ? load_some(from + i * step + k, depth - k) : Vec{}; });
 }
 
-#endif
-
-#if RTF_TILES
-
 // function(k, memory) for the pieces of a depth.
-template <typename Function>
+template <int kParts, typename Function>
 inline void for_depth(int64_t blocks, Bfloat16* to, const Function& function) {
-  for (int64_t block = 0; block < blocks; ++block) function(block * kTileDepth, to + block * kSplitTile);
+  for (int64_t block = 0; block < blocks; ++block) function(block * kTileDepth, to + block * kParts * kTile);
 }
 
+template <int kParts>
 inline void pack_columns(const float* w, int64_t step, int64_t depth, int n, Bfloat16* to) {
-  for_depth(tile_blocks(depth), to,
-            [&](int64_t k, Bfloat16* tile) { pairs_across<kSplit>(w + k * step, step, depth - k, n).store(tile); });
+  for_depth<kParts>(tile_blocks(depth), to, [&](int64_t k, Bfloat16* tile) {
+    pairs_across<kParts>(w + k * step, step, depth - k, n).store(tile);
+  });
 }
 
 // The depth may consist of parts; see tile_blocks.
+template <int kParts>
 inline void pack_columns_transposed(const float* w, int64_t step, int64_t depth, int parts, int n, Bfloat16* to) {
   const int64_t width = depth / parts, padded = round_up(width, kLanes);
-  for_depth(tile_blocks(depth, parts), to, [&](int64_t k0, Bfloat16* tile) {
+  for_depth<kParts>(tile_blocks(depth, parts), to, [&](int64_t k0, Bfloat16* tile) {
     const auto load = [&](int i, int64_t k) {
       const int64_t part = (k0 + k) / padded, u = (k0 + k) % padded;
       return i < n && part < parts ? load_some(w + i * step + part * width + u, width - u) : Vec{};
     };
-    Pairs<kSplit>::along(load).transpose().store(tile);
+    Pairs<kParts>::along(load).transpose().store(tile);
   });
 }
 
 #else
 
+template <int kParts>
 inline void pack_columns(const float*, int64_t, int64_t, int, Bfloat16*) {}
+template <int kParts>
 inline void pack_columns_transposed(const float*, int64_t, int64_t, int, int, Bfloat16*) {}
 
 #endif

@@ -127,13 +127,4 @@ inline void TileRows::put(int64_t, int64_t, Vec, int) const {}
 
 #endif
 
-// All n numbers of a row.
-inline void put_row(const TileRows& to, int64_t row, const float* x, int64_t n) {
-  if (!to) return;
-  by_vectors(n, [&](int64_t k, auto whole, int lanes) {
-    constexpr bool kWhole = decltype(whole)::value;
-    to.put<kWhole>(row, k, load_n<kWhole>(x + k, lanes), lanes);
-  });
-}
-
 }  // namespace rtf

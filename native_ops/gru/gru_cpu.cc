@@ -16,11 +16,11 @@ struct Forward {
   const float* z;
   Weights<2> of_gates;
   Weights<1> of_candidate;
-  TileRows state_tiles, reset_tiles;
+  FactorRows state_tiles, reset_tiles;
   float *h, *gates, *h_last, *reset;  // reset [B, H]: r h_{t-1}
 
   template <bool kWhole>
-  void gate(int32_t b, int64_t step, int64_t u, int n, Vec r_sum, Vec u_sum, int64_t row, const TileRows& to) const {
+  void gate(int32_t b, int64_t step, int64_t u, int n, Vec r_sum, Vec u_sum, int64_t row, const FactorRows& to) const {
     const int64_t H = units, at = ragged.at(b, step) * kGates * H + u;
     const Vec r = sigmoid(load_n<kWhole>(z + at, n) + r_sum), state = r * load_n<kWhole>(states.before(b, step) + u, n);
     store_n<kWhole>(gates + at, r, n);
@@ -41,7 +41,7 @@ struct Forward {
   }
 
   template <bool kWhole>
-  void candidate(int32_t b, int64_t step, int64_t u, int n, Vec sum, int64_t row, const TileRows& to) const {
+  void candidate(int32_t b, int64_t step, int64_t u, int n, Vec sum, int64_t row, const FactorRows& to) const {
     const int64_t H = units, at = ragged.at(b, step), c_at = (at * kGates + 2) * H + u;
     prefetch(b, step, u);
     const Vec c = tanh(load_n<kWhole>(z + c_at, n) + sum), update = load_n<kWhole>(gates + c_at - H, n);
@@ -52,8 +52,8 @@ struct Forward {
   }
 
   void begin(const Rows& rows) const {
-    const TileRows first = rows.of(state_tiles);
-    for (int64_t row = 0; row < rows.active(-1); ++row) put_row(first, row, states.before(rows[row], 0), units);
+    const FactorRows first = rows.of(state_tiles);
+    for (int64_t row = 0; row < rows.active(-1); ++row) first.put_row(row, states.before(rows[row], 0), units);
   }
 
   int64_t n_steps(const Rows& rows) const { return 2 * rows.frames(); }
@@ -67,7 +67,7 @@ struct Forward {
   }
 
   void run_gates(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
-    const TileRows to = rows.of(reset_tiles);
+    const FactorRows to = rows.of(reset_tiles);
     const auto before = [&](int64_t row) { return states.before(rows[row], step); };
     of_gates.multiply(
         before, rows.of(state_tiles), rows.active(step), first, last,
@@ -82,7 +82,7 @@ struct Forward {
   }
 
   void run_candidate(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
-    const TileRows to = rows.of(state_tiles);
+    const FactorRows to = rows.of(state_tiles);
     const auto after_reset = [&](int64_t row) { return reset + rows[row] * units; };
     of_candidate.multiply(
         after_reset, rows.of(reset_tiles), rows.active(step), first, last,
@@ -109,14 +109,14 @@ struct Backward {
   int64_t units;
   States states;
   const float *gates, *dh, *dh_last;
-  Weights<1> of_gates, of_candidate;        // both transposed
-  TileRows gate_tiles[2], candidate_tiles;  // dz of r and u in even and in odd steps; of c
+  Weights<1> of_gates, of_candidate;          // both transposed
+  FactorRows gate_tiles[2], candidate_tiles;  // dz of r and u in even and in odd steps; of c
   float *dz, *reset_h, *dh0;  // dh0 [B, H] holds the part of the state's gradient that does not come from a product
 
   // From the gradient of the state after a step to those of the candidate and the update gate.
   template <bool kWhole>
-  void candidate(int32_t b, int64_t step, int64_t unit, int n, Vec sum, int64_t row, const TileRows& du_tiles,
-                 const TileRows& dc_tiles) const {
+  void candidate(int32_t b, int64_t step, int64_t unit, int n, Vec sum, int64_t row, const FactorRows& du_tiles,
+                 const FactorRows& dc_tiles) const {
     const int64_t H = units, at = ragged.at(b, step), g = at * kGates * H + unit;
     const Vec one = splat(1.0f), u = load_n<kWhole>(gates + g + H, n), c = load_n<kWhole>(gates + g + 2 * H, n);
     float* state = dh0 + b * H + unit;
@@ -144,7 +144,7 @@ struct Backward {
 
   // Then to that of the reset gate; d_reset: the gradient of r h_{t-1}.
   template <bool kWhole>
-  void reset(int32_t b, int64_t step, int64_t unit, int n, Vec d_reset, int64_t row, const TileRows& to) const {
+  void reset(int32_t b, int64_t step, int64_t unit, int n, Vec d_reset, int64_t row, const FactorRows& to) const {
     const int64_t H = units, at = ragged.at(b, step), g = at * kGates * H + unit;
     const Vec r = load_n<kWhole>(gates + g, n), reset = r * load_n<kWhole>(states.before(b, step) + unit, n);
     float* state = dh0 + b * H + unit;
@@ -178,7 +178,7 @@ struct Backward {
 
   void run_candidate(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
     const int64_t n_before = rows.active(step + 1);
-    const TileRows du_tiles = rows.of(gate_tiles[step & 1]), dc_tiles = rows.of(candidate_tiles);
+    const FactorRows du_tiles = rows.of(gate_tiles[step & 1]), dc_tiles = rows.of(candidate_tiles);
     const auto finish = [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
       const auto vector = [&](int64_t u, auto whole, int n, Vec sum) __attribute__((always_inline)) {
         constexpr bool kWhole = decltype(whole)::value;
@@ -201,7 +201,7 @@ struct Backward {
   }
 
   void run_reset(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
-    const TileRows to = rows.of(gate_tiles[step & 1]);
+    const FactorRows to = rows.of(gate_tiles[step & 1]);
     of_candidate.multiply([&](int64_t row) { return dz + (ragged.at(rows[row], step) * kGates + 2) * units; },
                           rows.of(candidate_tiles), rows.active(step), first, last, step % 2,
                           [&](int64_t panel, auto width, int64_t row, const Vec* sums) __attribute__((always_inline)) {
@@ -219,10 +219,10 @@ struct Backward {
 // The scratch memory of a pass.
 struct GruForwardMemory {
   float *of_gates, *of_candidate;  // packed weights [H, 2H] and [H, H]
-  TileRows state_tiles, reset_tiles;
+  FactorRows state_tiles, reset_tiles;
   float* reset;  // [B, H]
 
-  GruForwardMemory(Arena& arena, const RtfGruShape& s)
+  GruForwardMemory(Arena& arena, const Recurrence& s)
       : of_gates(Weights<2>::take(arena, s, s.units, 2 * s.units)),
         of_candidate(Weights<1>::take(arena, s, s.units, s.units)),
         state_tiles(take_rows(arena, s, s.units)),
@@ -232,9 +232,9 @@ struct GruForwardMemory {
 
 struct GruBackwardMemory {
   float *of_gates, *of_candidate;  // packed weights [2H, H] and [H, H]
-  TileRows gate_tiles[2], candidate_tiles;
+  FactorRows gate_tiles[2], candidate_tiles;
 
-  GruBackwardMemory(Arena& arena, const RtfGruShape& s)
+  GruBackwardMemory(Arena& arena, const Recurrence& s)
       : of_gates(Weights<1>::take(arena, s, 2 * s.units, s.units, 2)),
         of_candidate(Weights<1>::take(arena, s, s.units, s.units)),
         gate_tiles{take_rows(arena, s, 2 * s.units, 2), take_rows(arena, s, 2 * s.units, 2)},
@@ -246,20 +246,23 @@ struct GruBackwardMemory {
 
 extern "C" {
 
-int64_t rtf_gru_scratch_size(const RtfGruShape* shape) {
-  return rtf::scratch_of_passes<rtf::GruForwardMemory, rtf::GruBackwardMemory>(*shape);
+int rtf_gru_rounds(void) { return rtf::kRounds; }
+
+int64_t rtf_gru_scratch_size(const RtfGruShape* shape, int rounded) {
+  return rtf::scratch_of_passes<rtf::GruForwardMemory, rtf::GruBackwardMemory>(rtf::Recurrence(*shape, rounded));
 }
 
-void rtf_gru_forward_f32(const RtfGruShape* shape, const float* z, const float* r_gates, const float* r_candidate,
-                         const float* h0, float* h, float* gates, float* h_last, float* scratch,
-                         const RtfThreads* threads) {
+void rtf_gru_forward_f32(const RtfGruShape* shape, int rounded, const float* z, const float* r_gates,
+                         const float* r_candidate, const float* h0, float* h, float* gates, float* h_last,
+                         float* scratch, const RtfThreads* threads) {
   using namespace rtf;
+  const Recurrence recurrence(*shape, rounded);
   const int64_t H = shape->units;
   Arena arena(scratch);
-  const GruForwardMemory memory(arena, *shape);
-  const Weights<2> of_gates = Weights<2>::of(*shape, r_gates, H, 2 * H, memory.of_gates, *threads);
-  const Weights<1> of_candidate = Weights<1>::of(*shape, r_candidate, H, H, memory.of_candidate, *threads);
-  const Ragged ragged = ragged_of(*shape);
+  const GruForwardMemory memory(arena, recurrence);
+  const Weights<2> of_gates = Weights<2>::of(recurrence, r_gates, H, 2 * H, memory.of_gates, *threads);
+  const Weights<1> of_candidate = Weights<1>::of(recurrence, r_candidate, H, H, memory.of_candidate, *threads);
+  const Ragged ragged = ragged_of(recurrence);
   const Forward pass{
       .ragged = ragged,
       .units = H,
@@ -274,19 +277,21 @@ void rtf_gru_forward_f32(const RtfGruShape* shape, const float* z, const float* 
       .h_last = h_last,
       .reset = memory.reset,
   };
-  run_recurrence(*shape, *threads, kGates * H * H, of_candidate.panels(), pass);
+  run_recurrence(recurrence, *threads, kGates * H * H, of_candidate.panels(), pass);
 }
 
-void rtf_gru_backward_f32(const RtfGruShape* shape, const float* r_gates, const float* r_candidate, const float* h0,
-                          const float* h, const float* gates, const float* dh, const float* dh_last, float* dz,
-                          float* reset_h, float* dh0, float* scratch, const RtfThreads* threads) {
+void rtf_gru_backward_f32(const RtfGruShape* shape, int rounded, const float* r_gates, const float* r_candidate,
+                          const float* h0, const float* h, const float* gates, const float* dh, const float* dh_last,
+                          float* dz, float* reset_h, float* dh0, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
+  const Recurrence recurrence(*shape, rounded);
   const int64_t H = shape->units;
   Arena arena(scratch);
-  const GruBackwardMemory memory(arena, *shape);
-  const Weights<1> of_gates = Weights<1>::transposed(*shape, r_gates, 2 * H, H, 2, memory.of_gates, *threads);
-  const Weights<1> of_candidate = Weights<1>::transposed(*shape, r_candidate, H, H, 1, memory.of_candidate, *threads);
-  const Ragged ragged = ragged_of(*shape);
+  const GruBackwardMemory memory(arena, recurrence);
+  const Weights<1> of_gates = Weights<1>::transposed(recurrence, r_gates, 2 * H, H, 2, memory.of_gates, *threads);
+  const Weights<1> of_candidate =
+      Weights<1>::transposed(recurrence, r_candidate, H, H, 1, memory.of_candidate, *threads);
+  const Ragged ragged = ragged_of(recurrence);
   const Backward pass{
       .ragged = ragged,
       .units = H,
@@ -302,6 +307,6 @@ void rtf_gru_backward_f32(const RtfGruShape* shape, const float* r_gates, const 
       .reset_h = reset_h,
       .dh0 = dh0,
   };
-  run_recurrence(*shape, *threads, kGates * H * H, of_candidate.panels(), pass);
+  run_recurrence(recurrence, *threads, kGates * H * H, of_candidate.panels(), pass);
 }
 }

@@ -10,9 +10,11 @@
 namespace rtf {
 namespace {
 
-// T is float on CPU. Lengths are in host memory.
+// T is float on CPU. Lengths are in host memory. If rounded, the factors of products with the recurrent weights are, to
+// bfloat16, in kernels for T = float on a CPU with AVX512-BF16.
 REGISTER_OP("RtfGru")
     .Attr("reverse: bool")
+    .Attr("rounded: bool = false")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
     .Input("z: T")            // [T, B, 3H]: W x + b of r, u, c
     .Input("r_gates: T")      // [H, 2H]
@@ -35,6 +37,7 @@ REGISTER_OP("RtfGru")
 
 REGISTER_OP("RtfGruGrad")
     .Attr("reverse: bool")
+    .Attr("rounded: bool = false")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
     .Input("r_gates: T")
     .Input("r_candidate: T")
@@ -86,22 +89,24 @@ struct Backward {
 
 // Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
-  static Status run(OpKernelContext* context, const RtfGruShape& shape, const Forward& x) {
+  static bool rounds() { return rtf_gru_rounds(); }
+
+  static Status run(OpKernelContext* context, const RtfGruShape& shape, bool rounded, const Forward& x) {
     Tensor scratch;
-    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_gru_scratch_size(&shape), &scratch));
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_gru_scratch_size(&shape, rounded), &scratch));
     const RtfThreads threads = tf_threads(context);
-    rtf_gru_forward_f32(&shape, floats(x.z), floats(x.r_gates), floats(x.r_candidate), floats(x.h0), floats(x.h),
-                        floats(x.gates), floats(x.h_last), floats(&scratch), &threads);
+    rtf_gru_forward_f32(&shape, rounded, floats(x.z), floats(x.r_gates), floats(x.r_candidate), floats(x.h0),
+                        floats(x.h), floats(x.gates), floats(x.h_last), floats(&scratch), &threads);
     return OkStatus();
   }
 
-  static Status run(OpKernelContext* context, const RtfGruShape& shape, const Backward& x) {
+  static Status run(OpKernelContext* context, const RtfGruShape& shape, bool rounded, const Backward& x) {
     Tensor scratch;
-    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_gru_scratch_size(&shape), &scratch));
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_gru_scratch_size(&shape, rounded), &scratch));
     const RtfThreads threads = tf_threads(context);
-    rtf_gru_backward_f32(&shape, floats(x.r_gates), floats(x.r_candidate), floats(x.h0), floats(x.h), floats(x.gates),
-                         floats(x.dh), floats(x.dh_last), floats(x.dz), floats(x.reset_h), floats(x.dh0),
-                         floats(&scratch), &threads);
+    rtf_gru_backward_f32(&shape, rounded, floats(x.r_gates), floats(x.r_candidate), floats(x.h0), floats(x.h),
+                         floats(x.gates), floats(x.dh), floats(x.dh_last), floats(x.dz), floats(x.reset_h),
+                         floats(x.dh0), floats(&scratch), &threads);
     return OkStatus();
   }
 };
@@ -109,6 +114,8 @@ struct Cpu {
 #if RTF_CUDA
 // Runs the GPU kernels on TensorFlow's stream.
 struct Gpu {
+  static bool rounds() { return false; }
+
   static Status workspace(OpKernelContext* context, const RtfGruShape& shape, RtfNumbers numbers, bool backward,
                           Tensor* memory) {
     int64_t bytes;
@@ -116,7 +123,7 @@ struct Gpu {
     return gpu_workspace(context, bytes, memory);
   }
 
-  static Status run(OpKernelContext* context, const RtfGruShape& shape, const Forward& x) {
+  static Status run(OpKernelContext* context, const RtfGruShape& shape, bool, const Forward& x) {
     const RtfNumbers numbers = gpu_numbers(x.z);
     Tensor memory;
     TF_RETURN_IF_ERROR(workspace(context, shape, numbers, false, &memory));
@@ -125,7 +132,7 @@ struct Gpu {
                                                   memory.data(), gpu_stream(context)));
   }
 
-  static Status run(OpKernelContext* context, const RtfGruShape& shape, const Backward& x) {
+  static Status run(OpKernelContext* context, const RtfGruShape& shape, bool, const Backward& x) {
     const RtfNumbers numbers = gpu_numbers(x.gates);
     Tensor memory;
     TF_RETURN_IF_ERROR(workspace(context, shape, numbers, true, &memory));
@@ -141,7 +148,9 @@ template <class Device>
 class GruOp : public OpKernel {
  public:
   explicit GruOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    read_attrs(construction, "reverse", &reverse_);
+    read_attrs(construction, "reverse", &reverse_, "rounded", &rounded_);
+    OP_REQUIRES(construction, !rounded_ || Device::rounds(),
+                InvalidArgument("GRU: this device can't round the factors of products to bfloat16"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -154,18 +163,21 @@ class GruOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({shape.frames, shape.batch, shape.units}), &h));
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 1, z.shape(), &gates));
     OP_REQUIRES_OK(context, context->allocate_output(2, h0.shape(), &h_last));
-    OP_REQUIRES_OK(context, Device::run(context, shape, Forward{z, r_gates, r_candidate, h0, h, gates, h_last}));
+    OP_REQUIRES_OK(context,
+                   Device::run(context, shape, rounded_, Forward{z, r_gates, r_candidate, h0, h, gates, h_last}));
   }
 
  private:
-  bool reverse_;
+  bool reverse_, rounded_;
 };
 
 template <class Device>
 class GruGradOp : public OpKernel {
  public:
   explicit GruGradOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    read_attrs(construction, "reverse", &reverse_);
+    read_attrs(construction, "reverse", &reverse_, "rounded", &rounded_);
+    OP_REQUIRES(construction, !rounded_ || Device::rounds(),
+                InvalidArgument("GRU: this device can't round the factors of products to bfloat16"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -182,12 +194,12 @@ class GruGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({5}, 0, gates.shape(), &dz));
     OP_REQUIRES_OK(context, context->allocate_output(1, all, &reset_h));
     OP_REQUIRES_OK(context, context->allocate_output(2, h0.shape(), &dh0));
-    OP_REQUIRES_OK(context, Device::run(context, shape,
+    OP_REQUIRES_OK(context, Device::run(context, shape, rounded_,
                                         Backward{r_gates, r_candidate, h0, h, gates, dh, dh_last, dz, reset_h, dh0}));
   }
 
  private:
-  bool reverse_;
+  bool reverse_, rounded_;
 };
 
 #define RTF_REGISTER_GRU(DEVICE, T, KERNELS)                                                                           \

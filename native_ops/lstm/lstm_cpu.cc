@@ -13,7 +13,7 @@ struct Forward {
   int64_t units;
   const float *z, *c0, *h0;
   Weights<kGates> weights;
-  TileRows tiles[2];  // h_{t-1} of even and of odd steps
+  FactorRows tiles[2];  // h_{t-1} of even and of odd steps
   float *h, *c, *gates, *c_last, *h_last;
 
   const float* before(const float* initial, const float* all, int32_t b, int64_t step) const {
@@ -33,7 +33,7 @@ struct Forward {
   }
 
   template <bool kWhole>
-  void cell(int32_t b, int64_t step, int64_t u, int n, const Vec* sums, int64_t row, const TileRows& next) const {
+  void cell(int32_t b, int64_t step, int64_t u, int n, const Vec* sums, int64_t row, const FactorRows& next) const {
     const int64_t H = units, at = ragged.at(b, step);
     const float *in = z + at * kGates * H + u, *c_before = before(c0, c, b, step) + u;
     float* g = gates + at * kGates * H + u;
@@ -52,15 +52,15 @@ struct Forward {
   }
 
   void begin(const Rows& rows) const {
-    const TileRows first = rows.of(tiles[0]);
-    for (int64_t row = 0; row < rows.active(-1); ++row) put_row(first, row, h0 + rows[row] * units, units);
+    const FactorRows first = rows.of(tiles[0]);
+    for (int64_t row = 0; row < rows.active(-1); ++row) first.put_row(row, h0 + rows[row] * units, units);
   }
 
   int64_t n_steps(const Rows& rows) const { return rows.frames(); }
   int64_t n_panels(int64_t) const { return weights.panels(); }
 
   void run(const Rows& rows, int64_t step, int64_t first, int64_t last) const {
-    const TileRows now = rows.of(tiles[step % 2]), next = rows.of(tiles[(step + 1) % 2]);
+    const FactorRows now = rows.of(tiles[step % 2]), next = rows.of(tiles[(step + 1) % 2]);
     weights.multiply([&](int64_t row) { return before(h0, h, rows[row], step); }, now, rows.active(step), first, last,
                      step % 2,
                      [&](int64_t panel, auto, int64_t row, const Vec* sums) __attribute__((always_inline)) {
@@ -88,8 +88,8 @@ struct Backward {
   Ragged ragged;
   int64_t units;
   const float *c0, *c, *gates, *dh, *dc_last, *dh_last;
-  Weights<1> weights;  // transposed
-  TileRows tiles[2];   // dz of even and of odd steps
+  Weights<1> weights;   // transposed
+  FactorRows tiles[2];  // dz of even and of odd steps
   float *dz, *dc0, *dh0;
 
   void prefetch(int32_t b, int64_t step, int64_t u) const {
@@ -106,7 +106,7 @@ struct Backward {
   // From the gradient of the output after a step, as far as it comes from the next step, to that of the gate inputs.
   // dc0 [B, H] holds the gradient of the cell state meanwhile.
   template <bool kWhole>
-  void cell(int32_t b, int64_t step, int64_t u, int n, Vec dh_state, int64_t row, const TileRows& to) const {
+  void cell(int32_t b, int64_t step, int64_t u, int n, Vec dh_state, int64_t row, const FactorRows& to) const {
     const int64_t H = units, at = ragged.at(b, step);
     const float *g = gates + at * kGates * H + u, *c_before = step == 0 ? c0 + b * H : c + ragged.at(b, step - 1) * H;
     float *d = dz + at * kGates * H + u, *dc_state = dc0 + b * H + u;
@@ -154,20 +154,24 @@ struct Backward {
 
 extern "C" {
 
-int64_t rtf_lstm_scratch_size(const RtfLstmShape* shape) {
-  return rtf::scratch_of_passes<rtf::ForwardMemory<rtf::kGates>, rtf::BackwardMemory<rtf::kGates>>(*shape);
+int rtf_lstm_rounds(void) { return rtf::kRounds; }
+
+int64_t rtf_lstm_scratch_size(const RtfLstmShape* shape, int rounded) {
+  return rtf::scratch_of_passes<rtf::ForwardMemory<rtf::kGates>, rtf::BackwardMemory<rtf::kGates>>(
+      rtf::Recurrence(*shape, rounded));
 }
 
-void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float* r, const float* c0, const float* h0,
-                          float* h, float* c, float* gates, float* c_last, float* h_last, float* scratch,
-                          const RtfThreads* threads) {
+void rtf_lstm_forward_f32(const RtfLstmShape* shape, int rounded, const float* z, const float* r, const float* c0,
+                          const float* h0, float* h, float* c, float* gates, float* c_last, float* h_last,
+                          float* scratch, const RtfThreads* threads) {
   using namespace rtf;
+  const Recurrence recurrence(*shape, rounded);
   const int64_t H = shape->units;
   Arena arena(scratch);
-  const ForwardMemory<kGates> memory(arena, *shape);
-  const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, memory.weights, *threads);
+  const ForwardMemory<kGates> memory(arena, recurrence);
+  const Weights<kGates> weights = Weights<kGates>::of(recurrence, r, H, kGates * H, memory.weights, *threads);
   const Forward pass{
-      .ragged = ragged_of(*shape),
+      .ragged = ragged_of(recurrence),
       .units = H,
       .z = z,
       .c0 = c0,
@@ -180,19 +184,20 @@ void rtf_lstm_forward_f32(const RtfLstmShape* shape, const float* z, const float
       .c_last = c_last,
       .h_last = h_last,
   };
-  run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
+  run_recurrence(recurrence, *threads, kGates * H * H, weights.panels(), pass);
 }
 
-void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const float* c0, const float* c,
+void rtf_lstm_backward_f32(const RtfLstmShape* shape, int rounded, const float* r, const float* c0, const float* c,
                            const float* gates, const float* dh, const float* dc_last, const float* dh_last, float* dz,
                            float* dc0, float* dh0, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
+  const Recurrence recurrence(*shape, rounded);
   const int64_t H = shape->units, depth = kGates * H;
   Arena arena(scratch);
-  const BackwardMemory<kGates> memory(arena, *shape);
-  const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, memory.weights, *threads);
+  const BackwardMemory<kGates> memory(arena, recurrence);
+  const Weights<1> weights = Weights<1>::transposed(recurrence, r, depth, H, kGates, memory.weights, *threads);
   const Backward pass{
-      .ragged = ragged_of(*shape),
+      .ragged = ragged_of(recurrence),
       .units = H,
       .c0 = c0,
       .c = c,
@@ -206,6 +211,6 @@ void rtf_lstm_backward_f32(const RtfLstmShape* shape, const float* r, const floa
       .dc0 = dc0,
       .dh0 = dh0,
   };
-  run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
+  run_recurrence(recurrence, *threads, kGates * H * H, weights.panels(), pass);
 }
 }

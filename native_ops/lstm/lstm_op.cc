@@ -10,9 +10,11 @@
 namespace rtf {
 namespace {
 
-// T is float on CPU. Lengths are in host memory.
+// T is float on CPU. Lengths are in host memory. If rounded, the factors of products with the recurrent weights are, to
+// bfloat16, in kernels for T = float on a CPU with AVX512-BF16.
 REGISTER_OP("RtfLstm")
     .Attr("reverse: bool")
+    .Attr("rounded: bool = false")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
     .Input("z: T")            // [T, B, 4H]: W x + b
     .Input("r: T")            // [H, 4H]
@@ -41,6 +43,7 @@ REGISTER_OP("RtfLstm")
 
 REGISTER_OP("RtfLstmGrad")
     .Attr("reverse: bool")
+    .Attr("rounded: bool = false")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
     .Input("r: T")
     .Input("c0: T")
@@ -88,25 +91,27 @@ struct Backward {
 
 // Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
+  static bool rounds() { return rtf_lstm_rounds(); }
+
   template <class Run>
-  static Status with_scratch(OpKernelContext* context, const RtfLstmShape& shape, const Run& run) {
+  static Status with_scratch(OpKernelContext* context, const RtfLstmShape& shape, bool rounded, const Run& run) {
     Tensor scratch;
-    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_lstm_scratch_size(&shape), &scratch));
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_lstm_scratch_size(&shape, rounded), &scratch));
     const RtfThreads threads = tf_threads(context);
     run(floats(&scratch), &threads);
     return OkStatus();
   }
 
-  static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Forward& x) {
-    return with_scratch(context, shape, [&](float* scratch, const RtfThreads* threads) {
-      rtf_lstm_forward_f32(&shape, floats(x.z), floats(x.r), floats(x.c0), floats(x.h0), floats(x.h), floats(x.c),
-                           floats(x.gates), floats(x.c_last), floats(x.h_last), scratch, threads);
+  static Status run(OpKernelContext* context, const RtfLstmShape& shape, bool rounded, const Forward& x) {
+    return with_scratch(context, shape, rounded, [&](float* scratch, const RtfThreads* threads) {
+      rtf_lstm_forward_f32(&shape, rounded, floats(x.z), floats(x.r), floats(x.c0), floats(x.h0), floats(x.h),
+                           floats(x.c), floats(x.gates), floats(x.c_last), floats(x.h_last), scratch, threads);
     });
   }
 
-  static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Backward& x) {
-    return with_scratch(context, shape, [&](float* scratch, const RtfThreads* threads) {
-      rtf_lstm_backward_f32(&shape, floats(x.r), floats(x.c0), floats(x.c), floats(x.gates), floats(x.dh),
+  static Status run(OpKernelContext* context, const RtfLstmShape& shape, bool rounded, const Backward& x) {
+    return with_scratch(context, shape, rounded, [&](float* scratch, const RtfThreads* threads) {
+      rtf_lstm_backward_f32(&shape, rounded, floats(x.r), floats(x.c0), floats(x.c), floats(x.gates), floats(x.dh),
                             floats(x.dc_last), floats(x.dh_last), floats(x.dz), floats(x.dc0), floats(x.dh0), scratch,
                             threads);
     });
@@ -116,6 +121,8 @@ struct Cpu {
 #if RTF_CUDA
 // Runs the GPU kernels on TensorFlow's stream.
 struct Gpu {
+  static bool rounds() { return false; }
+
   static Status workspace(OpKernelContext* context, const RtfLstmShape& shape, RtfNumbers numbers, bool backward,
                           Tensor* memory) {
     int64_t bytes;
@@ -123,7 +130,7 @@ struct Gpu {
     return gpu_workspace(context, bytes, memory);
   }
 
-  static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Forward& x) {
+  static Status run(OpKernelContext* context, const RtfLstmShape& shape, bool, const Forward& x) {
     const RtfNumbers numbers = gpu_numbers(x.z);
     Tensor memory;
     TF_RETURN_IF_ERROR(workspace(context, shape, numbers, false, &memory));
@@ -132,7 +139,7 @@ struct Gpu {
                                                     x.h_last->data(), memory.data(), gpu_stream(context)));
   }
 
-  static Status run(OpKernelContext* context, const RtfLstmShape& shape, const Backward& x) {
+  static Status run(OpKernelContext* context, const RtfLstmShape& shape, bool, const Backward& x) {
     const RtfNumbers numbers = gpu_numbers(x.gates);
     Tensor memory;
     TF_RETURN_IF_ERROR(workspace(context, shape, numbers, true, &memory));
@@ -148,7 +155,9 @@ template <class Device>
 class LstmOp : public OpKernel {
  public:
   explicit LstmOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    read_attrs(construction, "reverse", &reverse_);
+    read_attrs(construction, "reverse", &reverse_, "rounded", &rounded_);
+    OP_REQUIRES(construction, !rounded_ || Device::rounds(),
+                InvalidArgument("LSTM: this device can't round the factors of products to bfloat16"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -163,18 +172,20 @@ class LstmOp : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 2, z.shape(), &gates));
     OP_REQUIRES_OK(context, context->allocate_output(3, c0.shape(), &c_last));
     OP_REQUIRES_OK(context, context->allocate_output(4, c0.shape(), &h_last));
-    OP_REQUIRES_OK(context, Device::run(context, shape, Forward{z, r, c0, h0, h, c, gates, c_last, h_last}));
+    OP_REQUIRES_OK(context, Device::run(context, shape, rounded_, Forward{z, r, c0, h0, h, c, gates, c_last, h_last}));
   }
 
  private:
-  bool reverse_;
+  bool reverse_, rounded_;
 };
 
 template <class Device>
 class LstmGradOp : public OpKernel {
  public:
   explicit LstmGradOp(OpKernelConstruction* construction) : OpKernel(construction) {
-    read_attrs(construction, "reverse", &reverse_);
+    read_attrs(construction, "reverse", &reverse_, "rounded", &rounded_);
+    OP_REQUIRES(construction, !rounded_ || Device::rounds(),
+                InvalidArgument("LSTM: this device can't round the factors of products to bfloat16"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -190,11 +201,12 @@ class LstmGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({4}, 0, gates.shape(), &dz));
     OP_REQUIRES_OK(context, context->allocate_output(1, c0.shape(), &dc0));
     OP_REQUIRES_OK(context, context->allocate_output(2, c0.shape(), &dh0));
-    OP_REQUIRES_OK(context, Device::run(context, shape, Backward{r, c0, c, gates, dh, dc_last, dh_last, dz, dc0, dh0}));
+    OP_REQUIRES_OK(
+        context, Device::run(context, shape, rounded_, Backward{r, c0, c, gates, dh, dc_last, dh_last, dz, dc0, dh0}));
   }
 
  private:
-  bool reverse_;
+  bool reverse_, rounded_;
 };
 
 #define RTF_REGISTER_LSTM(DEVICE, T, KERNELS)                                                              \

@@ -48,7 +48,7 @@ struct Forward {
   const float* pre;  // [T, B, 4H]
   States c, n, m, h;
   Weights<kGates> weights;
-  TileRows tiles[2];  // h_{t-1} of even and of odd steps
+  FactorRows tiles[2];  // h_{t-1} of even and of odd steps
   RtfSLstmState states;
   float* gates;
   RtfSLstmState last;
@@ -65,7 +65,7 @@ struct Forward {
   }
 
   template <bool kWhole>
-  void cell(int32_t b, int64_t step, int64_t u, int lanes, const Vec* sums, int64_t row, const TileRows& next) const {
+  void cell(int32_t b, int64_t step, int64_t u, int lanes, const Vec* sums, int64_t row, const FactorRows& next) const {
     const int64_t H = units, at = ragged.at(b, step), to = at * H + u;
     const float* in = pre + at * kGates * H + u;
     float* g = gates + at * kGates * H + u;
@@ -87,15 +87,15 @@ struct Forward {
   }
 
   void begin(const Rows& rows) const {
-    const TileRows first = rows.of(tiles[0]);
-    for (int64_t row = 0; row < rows.active(-1); ++row) put_row(first, row, h.before(rows[row], 0), units);
+    const FactorRows first = rows.of(tiles[0]);
+    for (int64_t row = 0; row < rows.active(-1); ++row) first.put_row(row, h.before(rows[row], 0), units);
   }
 
   int64_t n_steps(const Rows& rows) const { return rows.frames(); }
   int64_t n_panels(int64_t) const { return weights.panels(); }
 
   void run(const Rows& rows, int64_t step, int64_t first, int64_t last_panel) const {
-    const TileRows now = rows.of(tiles[step % 2]), next = rows.of(tiles[(step + 1) % 2]);
+    const FactorRows now = rows.of(tiles[step % 2]), next = rows.of(tiles[(step + 1) % 2]);
     weights.multiply([&](int64_t row) { return h.before(rows[row], step); }, now, rows.active(step), first, last_panel,
                      step % 2,
                      [&](int64_t panel, auto, int64_t row, const Vec* sums) __attribute__((always_inline)) {
@@ -129,8 +129,8 @@ struct Backward {
   States c, n, m;
   const float *gates, *dh;
   RtfSLstmConstState dlast;
-  Weights<1> weights;  // transposed
-  TileRows tiles[2];   // dz of even and of odd steps
+  Weights<1> weights;   // transposed
+  FactorRows tiles[2];  // dz of even and of odd steps
   float* dz;
   RtfSLstmState dinitial;  // c, n and m [B, H] hold the gradients of c and n, and the excess, meanwhile
 
@@ -149,7 +149,7 @@ struct Backward {
 
   // From the gradient of the output after a step, as far as it comes from the next step, to that of the gate inputs.
   template <bool kWhole>
-  void cell(int32_t b, int64_t step, int64_t u, int lanes, Vec dh_state, int64_t row, const TileRows& to) const {
+  void cell(int32_t b, int64_t step, int64_t u, int lanes, Vec dh_state, int64_t row, const FactorRows& to) const {
     const int64_t H = units, at = ragged.at(b, step), padded = round_up(H, kLanes), state = b * H + u;
     const float* g = gates + at * kGates * H + u;
     float* d = dz + at * kGates * H + u;

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
-from returnn_tf.native.library import check_type, has_type, native_op
+from returnn_tf.native.library import c_library, check_type, has_type, native_op, runs_on_gpu
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import outer_sum, weight_gradient
 from returnn_tf.util.custom_gradient import custom_gradient
@@ -36,6 +36,7 @@ def native_gru(
     lengths: tf.Tensor,
     *,
     reverse: bool = False,
+    rounded: bool = False,
 ) -> Result:
     """Run a GRU with reset gate r, update gate u and candidate c on a ragged batch.
 
@@ -50,6 +51,8 @@ def native_gru(
     :param h0: initial state [batch, n]
     :param lengths: int32 [batch], at most ``time``
     :param reverse: run each sequence from its last to its first frame; z and the result keep the order of time
+    :param rounded: round the factors of products with weights, and of those in the gradient, to bfloat16; sums are
+        float32. For float32 on a CPU with AVX512_BF16, see `returnn_tf.native.product.rounds`
     :return: h [time, batch, n], 0 after the end of each sequence; h [batch, n] after the last step
     :raises NativeOpError: there are no kernels for the type
     """
@@ -59,14 +62,15 @@ def native_gru(
     def run(
         z: tf.Tensor, w_gates: tf.Tensor, w_candidate: tf.Tensor, h0: tf.Tensor
     ) -> tuple[Result, Callable[..., Any]]:
-        weights = {"r_gates": w_gates, "r_candidate": w_candidate, "h0": h0, "lengths": lengths, "reverse": reverse}
-        out = ops.rtf_gru(z=z, **weights)
+        weights = {"r_gates": w_gates, "r_candidate": w_candidate, "h0": h0, "lengths": lengths}
+        options = {"reverse": reverse, "rounded": rounded}
+        out = ops.rtf_gru(z=z, **weights, **options)
 
         def gradient(dh: tf.Tensor, dh_last: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            dz, reset_h, dh0 = ops.rtf_gru_grad(h=out.h, gates=out.gates, dh=dh, dh_last=dh_last, **weights)
+            dz, reset_h, dh0 = ops.rtf_gru_grad(h=out.h, gates=out.gates, dh=dh, dh_last=dh_last, **weights, **options)
             split = 2 * (h0.shape[1] or tf.shape(h0)[1])
-            dw_gates = weight_gradient(out.h, h0, dz[..., :split], lengths, reverse)
-            return dz, dw_gates, outer_sum(reset_h, dz[..., split:]), dh0
+            dw_gates = weight_gradient(out.h, h0, dz[..., :split], lengths, reverse, rounded=rounded)
+            return dz, dw_gates, outer_sum(reset_h, dz[..., split:], rounded=rounded), dh0
 
         return (out.h, out.h_last), gradient
 
@@ -86,12 +90,11 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    compare_recurrence(
-        "GRU",
-        partial(native_gru, ops),
-        _numpy_gru,
-        lambda t, b, n: [(t, b, 3 * n), (n, 2 * n), (n, n), (b, n)],
-    )
+    run, shapes = partial(native_gru, ops), lambda t, b, n: [(t, b, 3 * n), (n, 2 * n), (n, n), (b, n)]
+    compare_recurrence("GRU", run, _numpy_gru, shapes)
+    if not runs_on_gpu("gru") and c_library("gru").rtf_gru_rounds():
+        name = "GRU with products of rounded factors"
+        compare_recurrence(name, partial(run, rounded=True), _numpy_gru, shapes, tolerance=0.2)
 
 
 def _numpy_gru(

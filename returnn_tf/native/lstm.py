@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.comparison import compare_recurrence
-from returnn_tf.native.library import check_type, has_type, native_op
+from returnn_tf.native.library import c_library, check_type, has_type, native_op, runs_on_gpu
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import weight_gradient
 from returnn_tf.util.custom_gradient import custom_gradient
@@ -28,7 +28,15 @@ def lstm_ops(dtype: tf.DType) -> Optional[Any]:
 
 
 def native_lstm(
-    ops: Any, z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor, lengths: tf.Tensor, *, reverse: bool = False
+    ops: Any,
+    z: tf.Tensor,
+    w_re: tf.Tensor,
+    c0: tf.Tensor,
+    h0: tf.Tensor,
+    lengths: tf.Tensor,
+    *,
+    reverse: bool = False,
+    rounded: bool = False,
 ) -> Result:
     """Run an LSTM with gates in the order cell input j, input gate i, forget gate f, output gate o on a ragged batch.
 
@@ -43,6 +51,8 @@ def native_lstm(
     :param h0: initial output [batch, n]
     :param lengths: int32 [batch], at most ``time``
     :param reverse: run each sequence from its last to its first frame; z and the result keep the order of time
+    :param rounded: round the factors of products with ``w_re``, and of those in the gradient, to bfloat16; sums are
+        float32. For float32 on a CPU with AVX512_BF16, see `returnn_tf.native.product.rounds`
     :return: h [time, batch, n], 0 after the end of each sequence; c and h [batch, n] after the last step
     :raises NativeOpError: there are no kernels for the type
     """
@@ -50,14 +60,14 @@ def native_lstm(
 
     @custom_gradient
     def run(z: tf.Tensor, w_re: tf.Tensor, c0: tf.Tensor, h0: tf.Tensor) -> tuple[Result, Callable[..., Any]]:
-        out = ops.rtf_lstm(z=z, r=w_re, c0=c0, h0=h0, lengths=lengths, reverse=reverse)
+        out = ops.rtf_lstm(z=z, r=w_re, c0=c0, h0=h0, lengths=lengths, reverse=reverse, rounded=rounded)
 
         def gradient(dh: tf.Tensor, dc_last: tf.Tensor, dh_last: tf.Tensor) -> tuple[tf.Tensor, ...]:
             dz, dc0, dh0 = ops.rtf_lstm_grad(
                 r=w_re, c0=c0, lengths=lengths, c=out.c, gates=out.gates, dh=dh, dc_last=dc_last, dh_last=dh_last,
-                reverse=reverse,
+                reverse=reverse, rounded=rounded,
             )  # fmt: skip
-            return dz, weight_gradient(out.h, h0, dz, lengths, reverse), dc0, dh0
+            return dz, weight_gradient(out.h, h0, dz, lengths, reverse, rounded=rounded), dc0, dh0
 
         return (out.h, out.c_last, out.h_last), gradient
 
@@ -78,12 +88,11 @@ def self_test(ops: Any) -> None:
 
     :raises NativeOpError: they differ
     """
-    compare_recurrence(
-        "LSTM",
-        partial(native_lstm, ops),
-        _numpy_lstm,
-        lambda t, b, n: [(t, b, 4 * n), (n, 4 * n), (b, n), (b, n)],
-    )
+    run, shapes = partial(native_lstm, ops), lambda t, b, n: [(t, b, 4 * n), (n, 4 * n), (b, n), (b, n)]
+    compare_recurrence("LSTM", run, _numpy_lstm, shapes)
+    if not runs_on_gpu("lstm") and c_library("lstm").rtf_lstm_rounds():
+        name = "LSTM with products of rounded factors"
+        compare_recurrence(name, partial(run, rounded=True), _numpy_lstm, shapes, tolerance=0.2)
 
 
 def _numpy_lstm(

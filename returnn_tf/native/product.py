@@ -69,6 +69,18 @@ def product_ops(dtype: tf.DType, product_dtype: Optional[str] = None) -> Optiona
     return ops if ops is not None and _library_has(form) else None
 
 
+def rounds(recurrence: str, dtype: tf.DType, product_dtype: Optional[str]) -> bool:
+    """Return whether a native recurrence is to round the factors of its products, see `native_matmul`.
+
+    :param recurrence: name of the native op, which is loaded
+    :param dtype: of the operands
+    :param product_dtype: see `Semantics`
+    """
+    if product_dtype is None or product_ops(dtype, product_dtype) is None:
+        return False
+    return bool(getattr(c_library(recurrence), "rtf_%s_rounds" % recurrence)())
+
+
 def _is_large(dims: Sequence[Optional[int]], product_dtype: Optional[str]) -> bool:
     """Return whether the matrix is of a size that was measured to be faster than TensorFlow's.
 

@@ -10,6 +10,7 @@ import pytest
 import returnn_tf
 from returnn_tf.native import product
 from returnn_tf.native.library import load
+from returnn_tf.util.lazy_tf import tf
 from tests.tiers import usual
 
 Net = dict[str, dict[str, Any]]
@@ -81,9 +82,13 @@ def train(net: Net, monkeypatch: pytest.MonkeyPatch, native: bool, **settings: A
 
 
 def _types(graph: Any) -> set[str]:
-    """Return the types of the ops of a graph and of the functions that it calls."""
-    functions = graph.as_graph_def().library.function
-    return {op.type for op in graph.get_operations()} | {op.op for function in functions for op in function.node_def}
+    return {node.op for node in _nodes(graph)}
+
+
+def _nodes(graph: Any) -> list[Any]:
+    """Return the ops of a graph and of the functions that it calls."""
+    found = graph.as_graph_def()
+    return [*found.node, *(node for function in found.library.function for node in function.node_def)]
 
 
 @pytest.mark.slow
@@ -114,6 +119,21 @@ def test_same_steps_in_bfloat16(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         size = np.linalg.norm(value)
         errors = [np.linalg.norm(np.subtract(found[key], value)) / size for found in (here, plain)]
         assert 0 < errors[0] < 1e-2 and errors[1] < 1e-2, key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit, kinds", [("lstm", ("RtfLstm", "RtfLstmGrad")), ("gru", ("RtfGru", "RtfGruGrad"))])
+@pytest.mark.parametrize("settings", [{}, {"mixed_precision": "bfloat16"}], ids=str)
+def test_products_of_recurrences_are_rounded(unit: str, kinds: tuple[str, ...], settings: dict[str, Any]) -> None:
+    """In bfloat16, where the CPU multiplies pairs of such numbers; in float32 never."""
+    rounds = bool(settings) and product.rounds(unit, tf.float32, "bfloat16")
+    net = {"x": {"class": "rec", "unit": unit, "n_out": 64, "from": "data"}}
+    config = config_of(net, **settings)
+    trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
+    trainer.step(FEED)
+    nodes = [node for graph in trainer.steps.function.graphs for node in _nodes(graph.graph) if node.op in kinds]
+    assert {node.op for node in nodes} == set(kinds)
+    assert {node.attr["rounded"].b for node in nodes} == {rounds}
 
 
 @pytest.mark.parametrize("name", NOT_USED)

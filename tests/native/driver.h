@@ -54,9 +54,9 @@ inline void run_threads(void*, int64_t n_tasks, RtfTask task, void* arg) {
   for (std::thread& thread : threads) thread.join();
 }
 
-inline Array random_array(int64_t size) {
+inline Array random_array(int64_t size, float scale = 1.0f) {
   Array x(size);
-  for (float& value : x) value = std::rand() / float(RAND_MAX) - 0.5f;
+  for (float& value : x) value = scale * (std::rand() / float(RAND_MAX) - 0.5f);
   return x;
 }
 
@@ -115,6 +115,25 @@ inline Array joined(std::initializer_list<const Array*> parts) {
   Array all;
   for (const Array* part : parts) all.insert(all.end(), part->begin(), part->end());
   return all;
+}
+
+// results(size, scale of the recurrent weights, rounded, threads) of both forms of the products of a recurrence, for
+// check_recurrence: those of rounded factors, where the CPU has them, are near those of floats, but not the same. With
+// large weights, errors would grow from frame to frame.
+template <typename Size, typename Results>
+Array results_of_forms(const Size& size, bool rounds, const RtfThreads& threads, const Results& results) {
+  Array floats = results(size, 1.0f, 0, threads);
+  if (!rounds) return floats;
+  const float scale = 4.0f / std::sqrt(static_cast<float>(size.units));
+  const Array exact = results(size, scale, 0, threads), rounded = results(size, scale, 1, threads);
+  float most = 0;
+  for (size_t i = 0; i < exact.size(); ++i) most = std::fmax(most, std::fabs(rounded[i] - exact[i]));
+  const bool differs = size.units < 16 || size.frames * size.batch < 16 || most > 1e-4f;
+  if (!differs || most > 0.05f)
+    std::printf("rounded products of T %ld B %ld H %ld differ by %g\n", long(size.frames), long(size.batch),
+                long(size.units), most);
+  floats.insert(floats.end(), rounded.begin(), rounded.end());
+  return floats;
 }
 
 // The same numbers in each call.

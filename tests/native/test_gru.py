@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from returnn_tf.native import gru_ops, native_gru
+from returnn_tf.native.library import c_library
+from returnn_tf.ops.cells.base import CellFrames
+from returnn_tf.ops.cells.gru import Gru
 from returnn_tf.util.lazy_tf import tf
 from tests.native import reference
 
@@ -65,6 +68,37 @@ def test_values_and_gradients(ops, size, reverse):
         direction = np.random.RandomState(index).normal(0, 1, inputs[index].shape)
         slope = (value_at(index, direction, 1e-5) - value_at(index, direction, -1e-5)) / 2e-5
         assert float(np.sum(gradient * direction)) == pytest.approx(slope, rel=2e-4, abs=2e-4)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("size", SIZES[3:], ids=str)
+def test_products_of_rounded_factors(ops, size, reverse):
+    """Values and gradients are closer to those in float64 than the same loop of TensorFlow in bfloat16."""
+    if not c_library("gru").rtf_gru_rounds():
+        pytest.skip("this CPU lacks AVX512_BF16")
+    inputs, (n_frames, batch, n) = draw(*size)[:4], size
+    lengths, weights = np.full(batch, n_frames, "int32"), weights_for(*size)
+
+    def run(gru, dtype):
+        tensors = [tf.constant(x, dtype) for x in inputs]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            results = gru(*tensors)
+            objective = sum(tf.reduce_sum(y * tf.cast(weight, dtype)) for y, weight in zip(results, weights))
+        return [tf.cast(x, tf.float64).numpy() for x in (*results, *tape.gradient(objective, tensors))]
+
+    def plain(z, w_gates, w_candidate, h0):
+        params = {"gru_cell/gates/kernel/state": w_gates, "gru_cell/candidate/kernel/state": w_candidate}
+        h, last = Gru(n, 0).step_loop(params, CellFrames(z[::-1] if reverse else z, None, (h0,)))
+        return h[::-1] if reverse else h, *last
+
+    def native(*tensors):
+        return native_gru(ops, *tensors, lengths, reverse=reverse, rounded=True)
+
+    exact = run(plain, tf.float64)
+    for result, theirs, value in zip(run(native, tf.float32), run(plain, tf.bfloat16), exact):
+        error, usual = (np.sqrt(np.mean((x - value) ** 2)) for x in (result, theirs))
+        assert 0 < error < usual
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from returnn_tf.native import lstm_ops, native_lstm
+from returnn_tf.native.library import c_library
+from returnn_tf.ops.cells.lstm import lstm_loop
 from returnn_tf.util.lazy_tf import tf
 from tests.native import reference
 
@@ -86,11 +88,53 @@ def test_padding_does_not_leak(ops, reverse):
     assert not np.any(seen[0][0].numpy()[padded]) and not np.any(seen[0][3].numpy()[padded])
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("size", SIZES[3:], ids=str)
+def test_products_of_rounded_factors(ops, size, reverse):
+    """Values and gradients are closer to those in float64 than the same loop of TensorFlow in bfloat16."""
+    if not c_library("lstm").rtf_lstm_rounds():
+        pytest.skip("this CPU lacks AVX512_BF16")
+    inputs, (n_frames, batch, n) = draw(*size)[:4], size
+    lengths = np.full(batch, n_frames, "int32")
+    weights = weighted(2, (n_frames, batch, n), (batch, n), (batch, n))
+
+    def run(lstm, dtype):
+        tensors = [tf.constant(x, dtype) for x in inputs]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            results = lstm(*tensors)
+            objective = sum(tf.reduce_sum(y * tf.cast(weight, dtype)) for y, weight in zip(results, weights))
+        return [tf.cast(x, tf.float64).numpy() for x in (*results, *tape.gradient(objective, tensors))]
+
+    def plain(z, *others):
+        c, h = lstm_loop(z[::-1] if reverse else z, *others)
+        return h[:0:-1] if reverse else h[1:], c[-1], h[-1]
+
+    def native(*tensors):
+        return native_lstm(ops, *tensors, lengths, reverse=reverse, rounded=True)
+
+    exact = run(plain, tf.float64)
+    for result, theirs, value in zip(run(native, tf.float32), run(plain, tf.bfloat16), exact):
+        error, usual = (np.sqrt(np.mean((x - value) ** 2)) for x in (result, theirs))
+        assert 0 < error < usual
+
+
+def test_rounded_products_need_the_instructions(ops):
+    """A kernel that can't round refuses the attribute, as do those for GPUs."""
+    z, w_re, c0, h0, lengths = draw(4, 2, 20)
+    if c_library("lstm").rtf_lstm_rounds():
+        assert native_lstm(ops, z, w_re, c0, h0, lengths, rounded=True)[0].shape == (4, 2, 20)
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match="LSTM: this device can't round the factors"):
+        native_lstm(ops, z, w_re, c0, h0, lengths, rounded=True)
+
+
 def test_nan_in_weights_is_seen(ops):
     """Numerical trouble must come through to the checks above."""
     z, w_re, c0, h0, lengths = draw(4, 2, 20)
     w_re[3, 5] = np.nan
-    assert np.isnan(native_lstm(ops, z, w_re, c0, h0, lengths)[0].numpy()).any()
+    for rounded in {False, bool(c_library("lstm").rtf_lstm_rounds())}:
+        assert np.isnan(native_lstm(ops, z, w_re, c0, h0, lengths, rounded=rounded)[0].numpy()).any()
 
 
 def test_large_input_saturates(ops):
@@ -116,13 +160,16 @@ def test_empty(ops, size):
 
 # all by vectors; all on the tile unit, where there is one: with 96 units a batch of fewer than 64 sequences is not
 @pytest.mark.parametrize("n_frames, batch, part", [(5, 11, 1), (4, 192, 64), (4, 210, 70)])
-def test_sequences_do_not_depend_on_the_batch(ops, n_frames, batch, part):
+@pytest.mark.parametrize("rounded", [False, True])
+def test_sequences_do_not_depend_on_the_batch(ops, n_frames, batch, part, rounded):
     """Bit for bit: how a batch is dealt out to threads and tiles changes no sum."""
+    if rounded and not c_library("lstm").rtf_lstm_rounds():
+        pytest.skip("this CPU lacks AVX512_BF16")
     z, w_re, c0, h0, lengths = draw(n_frames, batch, 96)
-    together = native_lstm(ops, z, w_re, c0, h0, lengths)
+    together = native_lstm(ops, z, w_re, c0, h0, lengths, rounded=rounded)
     for b in range(0, batch, part):
         some = slice(b, b + part)
-        alone = native_lstm(ops, z[:, some], w_re, c0[some], h0[some], lengths[some])
+        alone = native_lstm(ops, z[:, some], w_re, c0[some], h0[some], lengths[some], rounded=rounded)
         np.testing.assert_array_equal(alone[0], together[0][:, some])
         np.testing.assert_array_equal(alone[1], together[1][some])
 

@@ -13,3 +13,10 @@ from tests.native.tiles import EMULATED_TILES, WITH_VECTORS_OF_TILES
 def test_products(flags, unit, tmp_path):
     """They are as precise as those of floats, also where the compiler leaves more in memory."""
     check_driver("tiles", unit, (*flags, "-pthread"), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_recurrences(name, tmp_path):
+    """The same bits for any number of threads, of floats and of rounded factors, which give nearly the same numbers."""
+    check_driver(name, (*WITH_VECTORS_OF_TILES, *EMULATED_TILES), ("-O2", "-pthread"), tmp_path)

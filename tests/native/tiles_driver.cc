@@ -40,9 +40,9 @@ Array product(const Size& size, const Array& x, const Array& w, bool transposed)
     const int n = static_cast<int>(std::min<int64_t>(kLanes, size.columns - column));
     Bfloat16* to = w_memory.data() + tile * rows.blocks * kSplitTile;
     if (transposed)
-      pack_columns_transposed(w.data() + column * size.depth, size.depth, size.depth, size.parts, n, to);
+      pack_columns_transposed<kSplit>(w.data() + column * size.depth, size.depth, size.depth, size.parts, n, to);
     else
-      pack_columns(w.data() + column, size.columns, size.depth, n, to);
+      pack_columns<kSplit>(w.data() + column, size.columns, size.depth, n, to);
   }
   Array y(size.rows * size.columns);
   const auto store_row = [&](int64_t panel, int64_t row, const Vec* sums) {
