@@ -174,6 +174,8 @@ class LoopStep:
     :param is_last_block: bool [batch * beam], the sequences of a stream that end with this block; None: there is no
         stream, or nothing needs to know
     :param ended: without a search: bool [batch], the sequences that ended before this step; None if none can end
+    :param steps: in training: how many steps there are, int32 scalar, if gradients of what they share are computed
+        after all of them, see `returnn_tf.loops.over_steps`; None: in each step
     """
 
     index: Any = None
@@ -184,6 +186,7 @@ class LoopStep:
     lens: Any = None
     is_last_block: Any = None
     ended: Any = None
+    steps: Any = None
 
     def child(self) -> LoopStep:
         """Return a copy for the body of a loop or a branch, which does not continue a block unless it says so."""

@@ -140,6 +140,7 @@ class LoopFrame:
             for node in self._written:
                 check_follows_hypotheses(ctx, node, node.output)
         self._inner.lowering.loop.continues = self._carried.in_stream
+        self._inner.lowering.loop.steps = self._limit if self._gradients_after_steps() else None
         self._tells_last_block = self._carried.in_stream and any(node.layer.needs_last_step for node in ctx.node.inner)
         knows_last = self._tells_last_block or not self._carried.in_stream
         self._inner.lowering.loop.lens = self._lens() if knows_last else None
@@ -211,6 +212,11 @@ class LoopFrame:
         x = move_axis(self._inner.value(outer), data.rank, axis, 0)
         self._inner.set_aux(inner, ALL_STEPS, x)
         return step_array(x, self._limit)
+
+    def _gradients_after_steps(self) -> bool:
+        """Return whether gradients of what the steps share are computed from the arguments of all of them."""
+        known = self._loop.ending.end is None and self._loop.search is None and not self._loop.recomputes
+        return self._ctx.train and known and not self._ctx.lowering.options.second_derivatives
 
     def _initial_search(self) -> dict[str, Any]:
         loop, batch = self._loop, self._batch

@@ -1,4 +1,4 @@
-"""Parameters as matrices: rounded ones, and in the steps of a search those that are packed once, before the loop.
+"""Parameters as matrices: rounded ones, those that are packed before a search, and those of steps in training.
 
 TensorFlow packs the matrix in each call, for each of its threads, which takes much of the time of a product with the
 few rows of a search.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.params.reuse import LayerAsParam
+from returnn_tf.loops.over_steps import OVER_STEPS, StepMatrix, rows_over_steps
 from returnn_tf.native.decoding.search import pack, search_ops
 from returnn_tf.ops.product import Matrix
 from returnn_tf.util.lazy_tf import tf
@@ -34,7 +35,7 @@ def pack_factors(ctx: EmitContext) -> None:
 
 
 def matrix(ctx: EmitContext, name: str, *, transposed: bool = False) -> Matrix:
-    """Return a parameter of a layer as a matrix, rounded if it is stored so, packed if it was packed before the loop.
+    """Return a parameter of a layer as a matrix: rounded if it is stored so, or as it was prepared before the loop.
 
     :param name: of the parameter
     :param transposed: whether it is [out, in]
@@ -42,4 +43,19 @@ def matrix(ctx: EmitContext, name: str, *, transposed: bool = False) -> Matrix:
     rounded = ctx.rounded_matrix(name)
     if rounded is not None:
         return Matrix(None, transposed, rounded)
+    over_steps = ctx.aux(ctx.node, OVER_STEPS)
+    if over_steps is not None:
+        return Matrix(ctx.param(name), transposed, StepMatrix(over_steps, ctx.lowering.loop.index))
     return Matrix(ctx.param(name), transposed, ctx.lowering.search.packed.get((ctx.node.params[name], transposed)))
+
+
+def share_factors(ctx: EmitContext) -> None:
+    """Have the gradient of the matrix of a layer computed after a loop in training; call it before the loop."""
+    factors = ctx.node.layer.factors()
+    if len(factors) == 1:
+        ((name, transposed),) = factors.items()
+        provider = ctx.node.params[name]
+        if not isinstance(provider, LayerAsParam) or provider.node in ctx.lowering.values.outputs:
+            over_steps = rows_over_steps(ctx, ctx.node.output, ctx.param(name), transposed=transposed)
+            if over_steps is not None:
+                ctx.set_aux(ctx.node, OVER_STEPS, over_steps)

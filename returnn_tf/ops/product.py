@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional
 
-from returnn_tf.native.decoding.search import PackedMatrix
 from returnn_tf.native.dispatch import form
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.product import ops_for_frames, product_of_frames, with_frames_of
 from returnn_tf.ops.activations import get_activation, may_reduce
 from returnn_tf.ops.after_product import bias_and_activation, continued_product
 from returnn_tf.ops.mixed_precision import full, reduced
-from returnn_tf.ops.rounded import RoundedMatrix
+from returnn_tf.ops.rounded import RoundedMatrix, RowProduct
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -19,12 +18,13 @@ class Matrix(NamedTuple):
     """Weights.
 
     :param values: [in, out], or [out, in] if ``transposed``; None: only rounded ones are stored
-    :param packed: the same in the order of a native op for few rows, or rounded; None: neither
+    :param packed: the same in the order of a native op for few rows, or rounded, or in a step of a loop; None: none of
+        these
     """
 
     values: Any
     transposed: bool = False
-    packed: Union[PackedMatrix, RoundedMatrix, None] = None
+    packed: Optional[RowProduct] = None
 
     def rows(self, labels: Any) -> Any:
         """Look up a row [out] for each label."""

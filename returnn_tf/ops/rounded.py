@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Optional
+from typing import Any, ClassVar, Optional, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,17 @@ from returnn_tf.util.lazy_tf import tf
 PANEL = 16
 #: Numbers of a matrix that are rounded at once: copies of a whole one would be most of the memory while a model loads.
 _AT_ONCE = 2**20
+
+
+@runtime_checkable
+class RowProduct(Protocol):
+    """A form of a matrix that multiplies rows by it in its own way."""
+
+    def product(self, x: Any) -> Any:
+        """Compute ``x W``.
+
+        :param x: [rows, depth]
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +153,9 @@ def times(x: Any, w: Any) -> Any:
     """Return ``x w``.
 
     :param x: [batch, depth]
-    :param w: [depth, columns], `RoundedMatrix` or a tensor
+    :param w: [depth, columns], `RowProduct` or a tensor
     """
-    return w.product(x) if isinstance(w, RoundedMatrix) else tf.matmul(x, w)
+    return w.product(x) if isinstance(w, RowProduct) else tf.matmul(x, w)
 
 
 def split_columns(w: Any, sizes: Sequence[int]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, Optional
 
 from returnn_tf.config.options import LayerRef, option
@@ -16,6 +17,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import WeightedSum, plan_weighted_sum
 from returnn_tf.layers.shared.attention_parts import attended
 from returnn_tf.loops.aux_values import PER_SEQUENCE
+from returnn_tf.loops.over_steps import OVER_STEPS, OverSteps, known_sizes
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Dim
 
@@ -77,9 +79,18 @@ class GenericAttentionLayer(Planned[GenericAttentionPlan]):
         return bool(self.weights.layer.masks_padding())
 
     def before_loop(self, ctx: EmitContext) -> None:
-        """Bring a base from outside a loop into the order of a product, which TensorFlow would do in each step."""
-        if ctx.train and self.base in ctx.lowering.values.outputs:
-            ctx.set_aux(self.node, ORDERED_BASE, transpose(ctx.value(self.base), self.plan.sum.product_order))
+        """Bring a base from outside the loop into the order of a product; its gradient is computed after the loop."""
+        if not ctx.train or self.base not in ctx.lowering.values.outputs:
+            return
+        weighted = self.plan.sum
+        base = transpose(ctx.value(self.base), weighted.product_order)
+        ctx.set_aux(self.node, ORDERED_BASE, base)
+        sizes = [known_sizes(ctx, self.weights.output.without_axes(weighted.squeezed)), known_sizes(ctx, ctx.output)]
+        if sizes[0] is not None and sizes[1] is not None:
+            function = partial(weighted.emit_ordered, ctx)
+            steps = ctx.lowering.loop.steps
+            over_steps = OverSteps(function, base, steps=steps, argument=sizes[0], result=sizes[1])
+            ctx.set_aux(self.node, OVER_STEPS, over_steps)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one (batched) matrix product."""
@@ -89,4 +100,9 @@ class GenericAttentionLayer(Planned[GenericAttentionPlan]):
             return y
         if once is not None and ctx.aux(self.weights, PER_SEQUENCE) is None:
             return self.plan.sum.emit_in_beam(ctx, weights, once.values, once.beam)
-        return self.plan.sum.emit(ctx, weights, base, ordered=ctx.aux(self.node, ORDERED_BASE))
+        over_steps, ordered = ctx.aux(self.node, OVER_STEPS), ctx.aux(self.node, ORDERED_BASE)
+        if over_steps is not None:
+            return over_steps.product(self.plan.sum.squeeze(weights), ctx.lowering.loop.index)
+        if ordered is not None:
+            return self.plan.sum.emit_ordered(ctx, self.plan.sum.squeeze(weights), ordered)
+        return self.plan.sum.emit(ctx, weights, base)

@@ -45,18 +45,25 @@ class WeightedSum:
         order = [*shared, *(label for label in of_base if label not in out)]
         return [of_base.index(label) for label in [*order, *(label for label in of_base if label not in order)]]
 
-    def emit(self, ctx: EmitContext, weights: Any, base: Any, *, ordered: Optional[Any] = None) -> Any:
-        """Emit the sum; tensors in the layout of their templates.
+    def squeeze(self, weights: Any) -> Any:
+        """Return the weights without the axes that are dropped."""
+        return tf.squeeze(weights, axis=self.squeezed) if self.squeezed else weights
 
-        :param ordered: the base with its axes in `product_order`, if there is such a tensor
-        """
-        if self.squeezed:
-            weights = tf.squeeze(weights, axis=self.squeezed)
-        of_base = self.labels[1]
-        if ordered is not None:
-            base, of_base = ordered, [of_base[axis] for axis in self.product_order]
-        operands = [(weights, self.labels[0]), (base, of_base)]
+    def emit(self, ctx: EmitContext, weights: Any, base: Any) -> Any:
+        """Emit the sum; tensors in the layout of their templates."""
+        operands = [(self.squeeze(weights), self.labels[0]), (base, self.labels[1])]
         return product_sum(operands, self.labels[2], product_dtype=ctx.product_dtype)
+
+    def emit_ordered(self, ctx: EmitContext, weights: Any, base: Any) -> Any:
+        """Emit the sum.
+
+        :param weights: without the axes that are dropped; the result has an axis of steps in front if the weights do
+        :param base: with its axes in `product_order`
+        """
+        of_weights, of_base, out = self.labels
+        steps = ["steps"] if weights.shape.rank > len(of_weights) else []
+        operands = [(weights, [*steps, *of_weights]), (base, [of_base[axis] for axis in self.product_order])]
+        return product_sum(operands, [*steps, *out], product_dtype=ctx.product_dtype)
 
     def emit_in_beam(self, ctx: EmitContext, weights: Any, base: Any, beam: int) -> Any:
         """Emit the sum where the base exists once per sequence, the weights once per hypothesis.
@@ -67,11 +74,9 @@ class WeightedSum:
         batch = out[next(i for i, dim in enumerate(self.output.dims) if dim.is_batch)]
         if batch not in labels:  # the weights are the same for all sequences
             return self.emit(ctx, weights, tf.repeat(base, beam, axis=of_base.index(batch)))
-        if self.squeezed:
-            weights = tf.squeeze(weights, axis=self.squeezed)
         return product_in_beam(
             (base, of_base),
-            (weights, labels),
+            (self.squeeze(weights), labels),
             out,
             batch=batch,
             beam=beam,

@@ -13,7 +13,7 @@ from returnn_tf.graph.option_types import Activation, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.loops.packed import matrix
+from returnn_tf.loops.packed import matrix, share_factors
 from returnn_tf.ops.activations import check_activation, is_named, is_over_features
 from returnn_tf.ops.frames.shape import move_axis
 from returnn_tf.ops.gradients import drop_large_gradients
@@ -67,6 +67,11 @@ class LinearLayer(ConcatInputLayer):
         if is_over_features(self.activation):
             data = feature_last(data)
         return data.replace(vocab=None)
+
+    def before_loop(self, ctx: EmitContext) -> None:
+        """Have the gradient of W computed after the loop."""
+        if self.input.rank == 2 and self.input.feature_axis == 1:
+            share_factors(ctx)
 
     def emit(self, ctx: EmitContext) -> Any:
         """Emit one GEMM over all frames, or a row lookup."""

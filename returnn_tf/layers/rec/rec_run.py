@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Optional, Protocol
 
 from returnn_tf.config.errors import OptionError
@@ -15,6 +16,7 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.layers.rec.planned_cell import PlannedCell, plan_cell, vectors_of
 from returnn_tf.layers.shared.loop_axis import means_steps, with_frames, with_steps
 from returnn_tf.loops.aux_values import ALL_STEPS, STEP_INPUT
+from returnn_tf.loops.over_steps import OverSteps, StepMatrix, rows_over_steps
 from returnn_tf.ops.cells import run_cell
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.cells.single_step import PreparedCell, prepare_cell
@@ -146,6 +148,16 @@ class StepPlan:
     known: Any = None
     rest: tuple[list[Node], Any] = ((), None)  # type: ignore[assignment]
 
+    def with_matrices(self, change: Callable[[Any], Any]) -> StepPlan:
+        """Return the plan with other factors of the state, of the input, and of the sources known only in the step.
+
+        :param change: also called with vectors among the weights of the cell, and with None
+        """
+        cell, (sources, rows) = self.cell, self.rest
+        projection = None if cell.projection is None else (change(cell.projection[0]), cell.projection[1])
+        cell = dataclasses.replace(cell, weights=[change(w) for w in cell.weights], projection=projection)
+        return dataclasses.replace(self, cell=cell, rest=(sources, change(rows)))
+
 
 #: Of a layer of a loop: the plan that it has prepared before the loop.
 PREPARED: Aux[StepPlan] = Aux("made before the loop")
@@ -174,7 +186,10 @@ class CellStep:
         specs = [spec for spec in ctx.node.params.values() if isinstance(spec, LayerAsParam)]
         if all(spec.node in ctx.lowering.values.outputs for spec in specs):
             cell = self._prepared(ctx)
-            ctx.set_aux(ctx.node, PREPARED, self._with_known_input(ctx, cell) or StepPlan(cell))
+            plan = self._with_known_input(ctx, cell) or StepPlan(cell)
+            if self.cell.cell.multiplies_rounded and not self.cell.cell.sparse_input:
+                plan = plan.with_matrices(lambda w: rows_over_steps(ctx, self.output, w) or w)
+            ctx.set_aux(ctx.node, PREPARED, plan)
 
     def _prepared(self, ctx: EmitContext) -> PreparedCell:
         entries: Any = 1
@@ -231,6 +246,7 @@ class CellStep:
         if not is_flat:
             state = self.cell.flat(state)
         index = ctx.lowering.loop.index
+        plan = plan.with_matrices(lambda w: StepMatrix(w, index) if isinstance(w, OverSteps) else w)
         known = ctx.lowering.loop.inputs.get((ctx.node, STEP_INPUT), plan.known)
         if known is None:
             x = transpose(layer.emit_input(ctx), self._perm)

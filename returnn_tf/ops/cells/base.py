@@ -13,7 +13,7 @@ from returnn_tf.ops.cells.params import INPUT, STATE, CellParam, axes_of, whole
 from returnn_tf.ops.cells.time_axis import state_at
 from returnn_tf.ops.frames.stacked import stacked
 from returnn_tf.ops.mixed_precision import full, matmul, reduced
-from returnn_tf.ops.rounded import RoundedMatrix, split_rows
+from returnn_tf.ops.rounded import RowProduct, split_rows
 from returnn_tf.ops.xla import xla_limit
 from returnn_tf.tensor.parts import Parts
 from returnn_tf.util.lazy_tf import tf
@@ -357,7 +357,7 @@ def project(
     """Compute ``x W + b`` over all leading axes at once; a lookup in ``W`` if ``x`` holds class indices.
 
     :param x: [..., in] float, or [...] int
-    :param weights: [in, out], or a `RoundedMatrix` for an ``x`` of floats
+    :param weights: [in, out], or a `RowProduct` for an ``x`` of floats
     :param bias: [out]
     :param product_dtype: see `Semantics`
     :return: [..., out]
@@ -365,7 +365,7 @@ def project(
     if x.dtype.is_integer:
         z = tf.gather(weights, x)
         return z if bias is None else z + bias
-    if isinstance(weights, RoundedMatrix):
+    if isinstance(weights, RowProduct):
         z = weights.product(x)
         return z if bias is None else z + bias
     leading = tf.shape(x)[:-1]
