@@ -6,10 +6,12 @@ few rows of a search.
 
 from __future__ import annotations
 
+from typing import Any, Optional
+
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.params.reuse import LayerAsParam
 from returnn_tf.loops.over_steps import OVER_STEPS, StepMatrix, rows_over_steps
-from returnn_tf.native.decoding.search import pack, search_ops
+from returnn_tf.native.decoding.search import PackedMatrix, pack, search_ops
 from returnn_tf.ops.product import Matrix
 from returnn_tf.util.lazy_tf import tf
 
@@ -19,19 +21,27 @@ _LEAST_SIZE = 2**14
 
 def pack_factors(ctx: EmitContext) -> None:
     """Pack the matrices of a layer; for a loop that searches, before its first step."""
-    if not ctx.lowering.search.in_place or ctx.product_dtype is not None:
-        return
     for name, transposed in ctx.node.layer.factors().items():
         provider = ctx.node.params[name]
         if isinstance(provider, LayerAsParam) or (provider, transposed) in ctx.lowering.search.packed:
             continue
         if ctx.has_rounded_matrix(name):
             continue
-        w = ctx.param(name)
-        if w.dtype == tf.float32 and w.shape.rank == 2 and (w.shape.num_elements() or 0) >= _LEAST_SIZE:
-            ops = search_ops()
-            if ops is not None:
-                ctx.lowering.search.packed[provider, transposed] = pack(ops, w, transposed=transposed)
+        packed = packed_for_search(ctx, ctx.param(name), transposed=transposed)
+        if packed is not None:
+            ctx.lowering.search.packed[provider, transposed] = packed
+
+
+def packed_for_search(ctx: EmitContext, w: Any, *, transposed: bool = False) -> Optional[PackedMatrix]:
+    """Pack a matrix before the first step of a search; None if there is none, or nothing to gain.
+
+    :param w: [depth, width], or [width, depth] if ``transposed``; what is no tensor gives None
+    """
+    if not ctx.lowering.search.in_place or ctx.product_dtype is not None or not tf.is_tensor(w):
+        return None
+    is_large = w.dtype == tf.float32 and w.shape.rank == 2 and (w.shape.num_elements() or 0) >= _LEAST_SIZE
+    ops = search_ops() if is_large else None
+    return None if ops is None else pack(ops, w, transposed=transposed)
 
 
 def matrix(ctx: EmitContext, name: str, *, transposed: bool = False) -> Matrix:

@@ -17,6 +17,7 @@ from returnn_tf.layers.rec.planned_cell import PlannedCell, plan_cell, vectors_o
 from returnn_tf.layers.shared.loop_axis import means_steps, with_frames, with_steps
 from returnn_tf.loops.aux_values import ALL_STEPS, STEP_INPUT
 from returnn_tf.loops.over_steps import OverSteps, StepMatrix, rows_over_steps
+from returnn_tf.loops.packed import packed_for_search
 from returnn_tf.ops.cells import run_cell
 from returnn_tf.ops.cells.base import project
 from returnn_tf.ops.cells.single_step import PreparedCell, prepare_cell
@@ -188,7 +189,9 @@ class CellStep:
             cell = self._prepared(ctx)
             plan = self._with_known_input(ctx, cell) or StepPlan(cell)
             if self.cell.cell.multiplies_rounded and not self.cell.cell.sparse_input:
-                plan = plan.with_matrices(lambda w: rows_over_steps(ctx, self.output, w) or w)
+                plan = plan.with_matrices(
+                    lambda w: rows_over_steps(ctx, self.output, w) or packed_for_search(ctx, w) or w
+                )
             ctx.set_aux(ctx.node, PREPARED, plan)
 
     def _prepared(self, ctx: EmitContext) -> PreparedCell:
