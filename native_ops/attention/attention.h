@@ -36,7 +36,8 @@ typedef struct RtfAttention {
 // With `rounded`, on a CPU with a tile unit or AVX512-BF16, the factors of all products are rounded to bfloat16, half
 // to even: queries (scaled), keys, values, vectors by distance, weights (with the factors of the dropout), and the
 // gradients of y and of energies. Sums, the softmax and dropout stay float, and so does everything on other CPUs, which
-// multiply floats as fast.
+// multiply floats as fast. On a GPU factors are rounded, too: queries before they are scaled, and weights before they
+// are divided by their sum and the factors of the dropout.
 
 // Floats of scratch memory for at most this many threads.
 int64_t rtf_attention_forward_scratch(const RtfAttention* shape, int n_threads);

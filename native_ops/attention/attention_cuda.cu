@@ -120,7 +120,7 @@ int64_t rtf_attention_forward_cuda_scratch(const RtfAttention* shape) { return r
 const char* rtf_attention_cuda_f32(const RtfAttention* shape, const RtfVectors* q, const RtfVectors* k,
                                    const RtfVectors* v, const RtfVectors* y, float* log_sums, float* scratch,
                                    int numbers, void* stream) {
-  return rtf::with_numbers(numbers, [&](auto math) {
+  return rtf::with_numbers(*shape, numbers, [&](auto math) {
     return rtf::run<decltype(math)>(*shape, *q, *k, *v, *y, log_sums, scratch, static_cast<cudaStream_t>(stream));
   });
 }

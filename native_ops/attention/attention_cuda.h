@@ -11,7 +11,8 @@ extern "C" {
 int64_t rtf_attention_forward_cuda_scratch(const RtfAttention* shape);
 int64_t rtf_attention_grad_cuda_scratch(const RtfAttention* shape);
 
-// numbers: RTF_FLOAT or RTF_FLOAT_TF32, for the products. Both return null, or the text of an error.
+// numbers: RTF_FLOAT or RTF_FLOAT_TF32, for products of factors that are not `rounded`. Both return null, or the text
+// of an error.
 const char* rtf_attention_cuda_f32(const RtfAttention* shape, const RtfVectors* q, const RtfVectors* k,
                                    const RtfVectors* v, const RtfVectors* y, float* log_sums, float* scratch,
                                    int numbers, void* stream);

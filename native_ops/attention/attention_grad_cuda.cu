@@ -223,7 +223,7 @@ const char* rtf_attention_grad_cuda_f32(const RtfAttention* shape, const RtfVect
                                         const RtfVectors* dy, const RtfVectors* dq, const RtfVectors* dk,
                                         const RtfVectors* dv, float* d_tables, float* scratch, int numbers,
                                         void* stream) {
-  return rtf::with_numbers(numbers, [&](auto math) {
+  return rtf::with_numbers(*shape, numbers, [&](auto math) {
     return rtf::run<decltype(math)>(*shape, *q, *k, *v, *y, log_sums, *dy, *dq, *dk, *dv, d_tables, scratch,
                                     static_cast<cudaStream_t>(stream));
   });

@@ -75,7 +75,6 @@ class AttentionBase : public OpKernel {
     const Tensor &q = context->input(0), &k = context->input(n_ == 1 ? 0 : 1), &v = context->input(n_ - 1);
     const Tensor &lengths = context->input(n_), &table = context->input(n_ + 1), &key = context->input(n_ + 2);
     const Tensor& counter = context->input(n_ + 3);
-    if (rounded_ && !host) return InvalidArgument("attention: a GPU has no kernel with rounded factors");
     for (const Tensor* part : {&q, &k, &v})
       if (part->dims() != 4 || part->dim_size(0) != q.dim_size(0) || part->dim_size(2) != q.dim_size(2))
         return InvalidArgument("attention: every part has to be [batch, time, heads, size], but they are ",

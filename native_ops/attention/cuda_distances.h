@@ -115,13 +115,14 @@ cudaError_t launch_energies_by_distance(const RtfAttention& s, const RtfVectors&
                       2 * kTileSize * sizeof(float), stream, s, q, heads);
 }
 
-// function(FloatSplit or FloatTf32) by RtfNumbers; the text of its error.
+// function(FloatBfloat16) if factors are rounded, else FloatSplit or FloatTf32 by RtfNumbers; the text of its error.
 template <class Function>
-const char* with_numbers(int numbers, const Function& function) {
+const char* with_numbers(const RtfAttention& s, int numbers, const Function& function) {
   cudaError_t error;
-  switch (numbers) {
+  switch (s.rounded ? RTF_BFLOAT16 : numbers) {
     case RTF_FLOAT: error = function(recurrence::FloatSplit()); break;
     case RTF_FLOAT_TF32: error = function(recurrence::FloatTf32()); break;
+    case RTF_BFLOAT16: error = function(FloatBfloat16()); break;
     default: return "attention: the products have to be RTF_FLOAT or RTF_FLOAT_TF32";
   }
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);

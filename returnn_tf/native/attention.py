@@ -45,8 +45,8 @@ def native_attention(
     :param dropout: on the weights: those of which ``tf.random.stateless_uniform`` of [batch, heads, queries, keys] is
         less are 0, the others multiplied by ``1 / (1 - dropout)``
     :param seed: int [2], for the dropout
-    :param rounded: round the factors of all products to bfloat16, on a CPU that multiplies such numbers; sums, softmax
-        and dropout are float32, on other CPUs the factors, too
+    :param rounded: round the factors of all products to bfloat16, on GPUs and CPUs that multiply such numbers; sums,
+        softmax and dropout are float32, on other CPUs the factors, too
     :param form: the same in TensorFlow, given the parts and the table, for gradients of the gradient
     :return: [batch, queries, heads, value]; 0 for queries without keys
     """

@@ -12,7 +12,8 @@ import pytest
 import returnn_tf
 from returnn_tf.native.attention import attention_ops, native_attention
 from returnn_tf.native.portable import portable_ops
-from returnn_tf.ops.dense.attention_forms import attention_by_energies
+from returnn_tf.ops.dense import attention_forms
+from returnn_tf.ops.dense.attention_forms import attention_by_energies, rounds_factors, usable_attention_ops
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.util.lazy_tf import tf
 from tests.native.attention_cases import CASES, SIZES
@@ -234,3 +235,15 @@ def test_mixed_precision_rounds(ops: Any, low: str, key: int, rounded: bool) -> 
 
     net.feed_function(run)({"data": np.ones((2, 3, 5), "float32"), "data/size0": [3, 2]})
     assert [op.get_attr("rounded") for op in found] == [rounded]
+
+
+def test_types_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried out for the factors that it will have; TensorFlow's form has those of float16."""
+    asked: list[Any] = []
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a GPU"])
+    monkeypatch.setattr(attention_forms, "attention_ops", lambda: "ops")
+    monkeypatch.setattr(attention_forms, "pays", lambda trial, *size: not asked.append((trial.name, *size)))
+    found = {low: usable_attention_ops(16, product_dtype=low) for low in (None, "bfloat16", "float16")}
+    assert found == {None: "ops", "bfloat16": "ops", "float16": None}
+    assert asked == [("attention", 16, tf.float32), ("attention", 16, tf.bfloat16)]
+    assert [low for low in found if rounds_factors(16, low)] == ["bfloat16"]

@@ -7,6 +7,8 @@
 //             b[0..1]     B[t][g], B[t + 4][g]   (8 x 8)
 //   m16n8k16  a[0..3]     A[g][2t..], A[g + 8][2t..], A[g][2t + 8..], A[g + 8][2t + 8..], two per register (16 x 16)
 //             b[0..1]     B[2t..][g], B[2t + 8..][g], two rows per register, the first one in the low half (16 x 8)
+//   m16n8k8   a[0..1]     A[g][2t..], A[g + 8][2t..], two per register (16 x 8, bf16)
+//             b           B[2t..][g], two rows, the first one in the low half (8 x 8)
 #pragma once
 
 #include "device.h"
@@ -33,6 +35,13 @@ RTF_MMA(mma_m16n8k8_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
 RTF_MMA(mma_m16n8k16_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 RTF_MMA(mma_m16n8k16_f16, "m16n8k16.row.col.f32.f16.f16.f32")
 #undef RTF_MMA
+
+// d += a b
+__device__ __forceinline__ void mma_m16n8k8_bf16(float d[4], const uint32_t a[2], uint32_t b) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(b));
+}
 
 // Starts an asynchronous copy of 16 bytes, bypassing L1. Both addresses are 16-byte aligned. bytes: how many are read
 // from global memory; the rest of the 16 becomes 0 (with 0 bytes nothing is read, but the address has to be valid).

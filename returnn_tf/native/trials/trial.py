@@ -50,7 +50,8 @@ class Case:
     :param inputs: float arrays, for which there are gradients if ``has_gradients``
     :param native: takes the module of the ops, and the inputs as float32 tensors, which it casts to the type of the
         trial if that is another one; returns tensors of float32
-    :param plain: takes the inputs as float32 tensors; in TensorFlow, and in float32 whatever the type of the trial
+    :param plain: takes the inputs as float32 tensors, and returns such tensors; in TensorFlow, with products in float32
+        whatever the type of the trial, or in this type where that is what would be used
     """
 
     inputs: Sequence[NDArray[Any]]

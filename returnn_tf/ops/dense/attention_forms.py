@@ -14,7 +14,7 @@ from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.util.lazy_tf import tf
 
-#: Numbers of a key below which rounding takes longer than it saves.
+#: Numbers of a key below which rounding takes longer on a CPU than it saves.
 _LEAST_ROUNDED = 32
 
 
@@ -23,17 +23,19 @@ def usable_attention_ops(
 ) -> Optional[Any]:
     """Return the native ops for float32, or None if the form in TensorFlow is used.
 
-    On CPUs they are faster, in float32, too, than an array of all energies from products of fewer digits.
+    On CPUs they are faster, in float32, too, than an array of all energies from products of fewer digits. GPUs have
+    products of factors that are rounded to bfloat16.
 
     :param key_size: of a head
     :param with_table: whether the keys differ by distance
     :param product_dtype: see `Semantics`
     """
-    if product_dtype is not None and tf.config.get_visible_devices("GPU"):
+    trial = ATTENTION_BY_DISTANCE_TRIAL if with_table else ATTENTION_TRIAL
+    dtype = tf.as_dtype(product_dtype or "float32")
+    if dtype.name not in trial.dtypes and tf.config.get_visible_devices("GPU"):
         return None
     ops = attention_ops()
-    trial = ATTENTION_BY_DISTANCE_TRIAL if with_table else ATTENTION_TRIAL
-    return ops if ops and pays(trial, key_size, tf.float32) else None
+    return ops if ops and pays(trial, key_size, dtype) else None
 
 
 def rounds_factors(key_size: int, product_dtype: Optional[str]) -> bool:
@@ -42,7 +44,8 @@ def rounds_factors(key_size: int, product_dtype: Optional[str]) -> bool:
     :param key_size: of a head
     :param product_dtype: see `Semantics`
     """
-    return product_dtype == "bfloat16" and key_size >= _LEAST_ROUNDED
+    pays_here = key_size >= _LEAST_ROUNDED or bool(tf.config.get_visible_devices("GPU"))
+    return product_dtype == "bfloat16" and pays_here
 
 
 def attention_by_energies(
@@ -84,20 +87,24 @@ def _case(with_table: bool, size: Size) -> Case:
     shapes: list[tuple[int, ...]] = [(size.batch, frames, _HEADS, width)] * 3
     shapes += [(2 * _CLIPPING + 1, width)] * with_table
     options = {"scale": width**-0.5, "lengths": _LONGER * ragged(size), "dropout": 0.1, "seed": (1, 2)}
+    low = None if size.dtype == "float32" else size.dtype
 
     def native(ops: Any, q: Any, k: Any, v: Any, table: Optional[Any] = None) -> list[Any]:
-        return [native_attention(ops, (q, k, v), width, table=table, **options)]
+        return [native_attention(ops, (q, k, v), width, table=table, rounded=low == "bfloat16", **options)]
 
     def plain(q: Any, k: Any, v: Any, table: Optional[Any] = None) -> list[Any]:
-        return [attention_by_energies((q, k, v), table=table, **options)]
+        y = attention_by_energies((q, k, v), table=table, product_dtype=low, **options)
+        return [tf.cast(y, tf.float32)]
 
     return Case(draw(*((1.0, shape) for shape in shapes)), native, plain)
 
 
+_DTYPES = ("float32", "bfloat16")
 ATTENTION_TRIAL = Trial(
-    "attention", "attention", __name__, "ATTENTION_TRIAL", partial(_case, False), "numbers of a key", (32, 64, 128)
-)
+    "attention", "attention", __name__, "ATTENTION_TRIAL", partial(_case, False), "numbers of a key", (32, 64, 128),
+    _DTYPES,
+)  # fmt: skip
 ATTENTION_BY_DISTANCE_TRIAL = Trial(
     "attention by distance", "attention", __name__, "ATTENTION_BY_DISTANCE_TRIAL", partial(_case, True),
-    "numbers of a key", (32, 64),
+    "numbers of a key", (32, 64), _DTYPES,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.native.cuda.calls import ALONE, empty, pointer
 
-FLOAT, TF32 = 0, 1
+FLOAT, TF32, BFLOAT16 = 0, 1, 2
 PASSES = ("attention", "attention_grad")
 
 
@@ -27,7 +27,7 @@ class Shape(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "key_size", "value_size")),
         ("lengths", ctypes.c_void_p), ("causal", ctypes.c_int), ("scale", ctypes.c_float), ("clipping", ctypes.c_int64),
-        ("table", ctypes.c_void_p), ("dropout", ctypes.c_float), ("key", ctypes.c_uint64),
+        ("table", ctypes.c_void_p), ("rounded", ctypes.c_int), ("dropout", ctypes.c_float), ("key", ctypes.c_uint64),
         ("counter", ctypes.c_uint64 * 2),
     ]  # fmt: skip
 
@@ -36,7 +36,7 @@ class Kernels:
     """Both passes on one kind of device.
 
     :param libraries: with the forward pass, and the backward pass
-    :param numbers: of the products on a GPU; None: those for the CPU
+    :param numbers: of the products on a GPU, `BFLOAT16` for factors that are rounded; None: those for the CPU
     """
 
     def __init__(self, libraries: Sequence[ctypes.CDLL], numbers: Optional[int] = None) -> None:
@@ -53,8 +53,8 @@ class Kernels:
         shape = Shape(
             batch, heads, queries, keys, key, v.shape[3], None if lengths is None else lengths.ctypes.data,
             options.get("causal", False), key**-0.5, 0 if table is None else len(table) // 2,
-            None if table is None else table.ctypes.data, options.get("dropout", 0), 2**63 + 5,
-            (2**64 - 700, 9),
+            None if table is None else table.ctypes.data, self._numbers == BFLOAT16, options.get("dropout", 0),
+            2**63 + 5, (2**64 - 700, 9),
         )  # fmt: skip
         y, log_sums = np.full((batch, queries, heads, v.shape[3]), np.nan, "float32"), empty(batch, heads, queries)
         dy = np.sin(np.arange(y.size, dtype="float32")).reshape(y.shape)

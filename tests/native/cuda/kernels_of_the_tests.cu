@@ -90,7 +90,8 @@ __global__ void warps(const float* x, float* y) {
   out[10] = __all_sync(kAllLanes, value > -1.5f);
 }
 
-// D = A B for tiles of 16 x K and K x 8, K = 8 as tf32 (which 0) or 16 as bfloat16 (1) or half precision (2).
+// D = A B for tiles of 16 x K and K x 8, K = 8 as tf32 (which 0) or 16 as bfloat16 (1) or half precision (2), or 8 as
+// bfloat16 (3).
 template <int which>
 __global__ void product(const float* a, const float* b, float* d) {
   const int g = threadIdx.x / 4, t = threadIdx.x % 4;
@@ -105,22 +106,25 @@ __global__ void product(const float* a, const float* b, float* d) {
       uint32_t bits;
       const __nv_bfloat162 as_bf16 = __floats2bfloat162_rn(low, high);
       const __half2 as_half = __floats2half2_rn(low, high);
-      if (which == 1)
-        memcpy(&bits, &as_bf16, 4);
-      else
+      if (which == 2)
         memcpy(&bits, &as_half, 4);
+      else
+        memcpy(&bits, &as_bf16, 4);
       return bits;
     };
-    for (int i = 0; i < 4; ++i) {
-      const float* row = a + (g + i % 2 * 8) * 16 + 2 * t + i / 2 * 8;
+    constexpr int kHalves = which == 3 ? 1 : 2;
+    for (int i = 0; i < 2 * kHalves; ++i) {
+      const float* row = a + (g + i % 2 * 8) * 8 * kHalves + 2 * t + i / 2 * 8;
       of_a[i] = pack(row[0], row[1]);
     }
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kHalves; ++i) {
       const float* column = b + (2 * t + i * 8) * 8 + g;
       of_b[i] = pack(column[0], column[8]);
     }
     if (which == 1)
       mma_m16n8k16_bf16(sums, of_a, of_b);
+    else if (which == 3)
+      mma_m16n8k8_bf16(sums, of_a, of_b[0]);
     else
       mma_m16n8k16_f16(sums, of_a, of_b);
   }
@@ -208,7 +212,7 @@ const char* test_rounds(const float* x, float* y, int n_rounds, int threads, int
 const char* test_warps(const float* x, float* y) { return text(launch(warps, 1, 32, 0, nullptr, x, y)); }
 
 const char* test_product(int which, const float* a, const float* b, float* d) {
-  const auto kernel = which == 0 ? product<0> : which == 1 ? product<1> : product<2>;
+  const auto kernel = which == 0 ? product<0> : which == 1 ? product<1> : which == 2 ? product<2> : product<3>;
   return text(launch(kernel, 1, 32, 0, nullptr, a, b, d));
 }
 

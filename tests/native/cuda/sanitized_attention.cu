@@ -44,6 +44,7 @@ int main() {
     s.key_size = seed == 2 ? 67 : 1 + std::rand() % 9;
     s.value_size = seed == 5 ? 66 : 1 + std::rand() % 9;
     s.scale = 0.5f;
+    s.rounded = seed % 4 == 3;
     s.dropout = seed % 3 ? 0.3f : 0.0f;
     s.seed_key = 5;
     std::vector<int32_t> lengths(s.batch);

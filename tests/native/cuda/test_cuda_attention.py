@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.native.attention_cases import CASES, SIZES
-from tests.native.cuda.attention_calls import FLOAT, PASSES, TF32, Kernels, arrays, packed
+from tests.native.cuda.attention_calls import BFLOAT16, FLOAT, PASSES, TF32, Kernels, arrays, packed
 from tests.native.cuda.build import build_emulated
+from tests.native.cuda.memory import HostMemory
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 
@@ -38,14 +39,24 @@ def test_on_a_gpu(libraries, cpu, case, sizes):
     check(Kernels(libraries, FLOAT), cpu, inputs, **options)
 
 
+@pytest.mark.parametrize("numbers, low, high", [(TF32, 1e-5, 1e-2), (BFLOAT16, 1e-3, 5e-2)])
 @pytest.mark.parametrize("case", ["ragged", "everything"])
-def test_tf32(libraries, cpu, case):
+def test_fewer_digits(libraries, cpu, case, numbers, low, high):
     """Close to float, but not the same."""
     options = dict(CASES[case])
     inputs = packed(*SIZES[0], options.pop("clipping", None))
-    got, expected = Kernels(libraries, TF32)(*inputs, **options), cpu(*inputs, **options)
+    got, expected = Kernels(libraries, numbers)(*inputs, **options), cpu(*inputs, **options)
     for a, b in zip(got, expected):
-        assert 1e-5 < np.abs(a - b).max(initial=1e-4) / np.abs(b).max(initial=1.0) < 1e-2
+        assert low < np.abs(a - b).max(initial=10 * low) / np.abs(b).max(initial=1.0) < high
+
+
+def test_factors_are_bfloat16(libraries):
+    """What is rounded before gives the same bits."""
+    inputs, memory = packed(70, 1, 5, 3, 2, batch=1), HostMemory()
+    rounded = [memory.download(memory.upload(x, "bfloat16"), "bfloat16") for x in inputs]
+    run = Kernels(libraries, BFLOAT16)
+    for a, b in zip(run(*inputs, dropout=0.3)[:1], run(*rounded, dropout=0.3)[:1]):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("key,value", [(70, 5), (3, 130), (66, 66)])
@@ -82,7 +93,7 @@ def test_padding_is_not_read(libraries):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("numbers", [FLOAT, TF32])
+@pytest.mark.parametrize("numbers", [FLOAT, TF32, BFLOAT16])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nan_stays(libraries, numbers, bad):
     """For the checks of the training."""

@@ -138,7 +138,7 @@ def test_warps(kernels, seed):
     assert (y[:, 9] == (x > 1.5).any()).all() and (y[:, 10] == (x > -1.5).all()).all()
 
 
-@pytest.mark.parametrize("which, k, bits", [(0, 8, 10), (1, 16, 7), (2, 16, 10)], ids=["tf32", "bf16", "f16"])
+@pytest.mark.parametrize("which, k, bits", [(0, 8, 10), (1, 16, 7), (2, 16, 10), (3, 8, 7)])
 def test_tensor_cores(kernels, seed, which, k, bits):
     a, b, d = random(16, k), random(k, 8), np.full((16, 8), np.nan, "float32")
     assert call(kernels.test_product, which, a, b, d) == ""

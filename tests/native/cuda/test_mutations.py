@@ -218,6 +218,7 @@ def test_found_in_attention(monkeypatch, tmp_path, what, file, text, by):
     copy_sources("attention", tmp_path)
     folder = tmp_path / "attention"
     replace(folder / "cuda_distances.h", "case RTF_FLOAT_TF32: error = function(recurrence::FloatTf32()); break;", "")
+    replace(folder / "cuda_distances.h", "case RTF_BFLOAT16: error = function(FloatBfloat16()); break;", "")
     if what.startswith("heads"):
         replace(folder / "cuda_distances.h", *ATTENTION_MUTATIONS[0][2:])
     replace(folder / file, text, by)

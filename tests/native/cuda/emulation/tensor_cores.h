@@ -16,10 +16,10 @@ inline float bf16_value(uint32_t half_word) { return same_bits<float>(half_word 
 inline float f16_value(uint32_t half_word) { return same_bits<_Float16>(static_cast<uint16_t>(half_word)); }
 
 // The product of a warp: A and B are gathered from the lanes, D += A B in double precision, rounded once.
-// K: 8 with one number per register, 16 with two
-template <int K, float (*value)(uint32_t)>
+// K: 8 with one number per register, 16 with two; or 8 with two, in half as many registers
+template <int K, float (*value)(uint32_t), int kPacked = K / 8>
 void multiply(void** payloads, unsigned lanes) {
-  constexpr int kPacked = K / 8;
+  constexpr int kHalves = K / kPacked / 4;
   float a[16][K], b[K][8];
   if (lanes != 0xffffffffu) memset(a, 0xff, sizeof a), memset(b, 0xff, sizeof b);  // as bad as on the GPU
   for (int lane = 0; lane < 32; ++lane) {
@@ -29,7 +29,7 @@ void multiply(void** payloads, unsigned lanes) {
     for (int i = 0; i < kPacked; ++i) {
       const int shift = 16 * i, k = t * kPacked + i;
       const uint32_t mask = kPacked == 1 ? 0xffffffffu : 0xffffu;
-      for (int half = 0; half < 2; ++half) {
+      for (int half = 0; half < kHalves; ++half) {
         a[g][k + half * K / 2] = value(mine.a[2 * half] >> shift & mask);
         a[g + 8][k + half * K / 2] = value(mine.a[2 * half + 1] >> shift & mask);
         b[k + half * K / 2][g] = value(mine.b[half] >> shift & mask);
@@ -90,6 +90,12 @@ RTF_MMA(mma_m16n8k8_tf32, 8, emulation::tf32_value)
 RTF_MMA(mma_m16n8k16_bf16, 16, emulation::bf16_value)
 RTF_MMA(mma_m16n8k16_f16, 16, emulation::f16_value)
 #undef RTF_MMA
+
+inline void mma_m16n8k8_bf16(float d[4], const uint32_t a[2], uint32_t b RTF_CALLER_PARAMETER) {
+  emulation::Fragments payload{d, a, &b};
+  emulation::Machine::get().together(
+      {"mma_m16n8k8_bf16", 0xffffffffu, &payload, emulation::multiply<8, emulation::bf16_value, 2>}, RTF_CALLER);
+}
 
 inline void cp_async16(void* shared, const void* global, int bytes = 16 RTF_CALLER_PARAMETER) {
   emulation::begin_copy(shared, global, 16, bytes, RTF_CALLER);
