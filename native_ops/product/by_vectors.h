@@ -28,14 +28,24 @@ struct ByVectors {
   struct Memory {
     float *columns, *rows;
 
-    Memory(Arena& arena, const RtfProduct& shape)
-        : columns(arena.take(std::min(kColumnsOfPiece, round_up(shape.columns, kWidth)) * depth_of_piece(shape))),
-          rows(arena.take(std::min(kRowsOfPiece, round_up(shape.rows, kRows)) * depth_of_piece(shape))) {}
+    Memory(Arena& arena, const RtfProduct& part)
+        : columns(arena.take(std::min(kColumnsOfPiece, round_up(part.columns, kWidth)) * depth_of_piece(part))),
+          rows(arena.take(std::min(kRowsOfPiece, round_up(part.rows, kRows)) * depth_of_piece(part))) {}
   };
 
   ByVectors(const RtfProduct& shape, const Factor& a, const Factor& b, float* y, const Memory& memory)
       : shape(shape), a(a), b(b), y(y), packed(memory.columns), rows(memory.rows) {}
 
+  void run(Range some, Range columns, const float* bias) const {
+    for_pieces(columns, kColumnsOfPiece, [&](Range some_columns) {
+      for_depth(shape.depth, kDepthOfPiece, [&](Range depth) {
+        pack_columns(depth, some_columns);
+        multiply(depth, some_columns, some, bias);
+      });
+    });
+  }
+
+ private:
   // packed [panel][depth][kWidth], with zeros beyond the last column.
   void pack_columns(Range depth, Range columns) const {
     float* to = packed;
@@ -65,7 +75,6 @@ struct ByVectors {
     });
   }
 
- private:
   // to[k][i] = from[k * step + i * lane_step] for i < n, 0 for n <= i < kSize.
   template <int64_t kSize>
   static void pack_panel(const float* from, int64_t step, int64_t lane_step, int64_t depth, int64_t n, float* to) {

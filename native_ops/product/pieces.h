@@ -31,10 +31,19 @@ inline void start_sums(const float* bias, Range columns, float* to) {
     std::fill(to, to + columns.size(), 0.0f);
 }
 
+inline int64_t pieces_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
 // function(range) for the pieces of a range.
 template <typename Function>
 void for_pieces(Range all, int64_t size, const Function& function) {
   for (int64_t at = all.begin; at < all.end; at += size) function(Range{at, std::min(all.end, at + size)});
+}
+
+// function(range) for the pieces of a depth, also once for none: the initial values of the sums.
+template <typename Function>
+void for_depth(int64_t depth, int64_t size, const Function& function) {
+  if (depth == 0) return function(Range{0, 0});
+  for_pieces(Range{0, depth}, size, function);
 }
 
 }  // namespace rtf

@@ -31,8 +31,6 @@ auto with_form(const RtfProduct& shape, const Function& function) {
   return shape.rounded ? function(With<ByVectors<true>>()) : function(With<ByVectors<false>>());
 }
 
-int64_t pieces_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
 // How the rows and the columns of a result are divided among threads.
 struct Grid {
   int64_t rows, columns;
@@ -43,6 +41,15 @@ struct Grid {
   static Range part_of(int64_t n, int64_t step, int64_t index, int64_t count) {
     const int64_t steps = pieces_of(n, step);
     return {std::min(n, index * steps / count * step), std::min(n, (index + 1) * steps / count * step)};
+  }
+
+  // A product of which no part is larger.
+  template <typename Form>
+  RtfProduct largest_part(const RtfProduct& shape) const {
+    RtfProduct part = shape;
+    part.rows = pieces_of(pieces_of(shape.rows, Form::kStepOfRows), rows) * Form::kStepOfRows;
+    part.columns = pieces_of(pieces_of(shape.columns, Form::kStepOfColumns), columns) * Form::kStepOfColumns;
+    return part;
   }
 };
 
@@ -57,44 +64,35 @@ Grid grid(const RtfProduct& shape, int64_t n_threads) {
   int64_t least = INT64_MAX;
   for (int64_t rows = 1; rows <= std::max<int64_t>(1, std::min(n_threads, row_steps)); ++rows) {
     const int64_t columns = std::max<int64_t>(1, std::min(n_threads / rows, column_steps));
-    const int64_t height = pieces_of(row_steps, rows) * Form::kStepOfRows;
-    const int64_t width = pieces_of(column_steps, columns) * Form::kStepOfColumns;
-    const int64_t cost = height * width + kPacking * (height + width);
+    const Grid parts{rows, columns};
+    const RtfProduct part = parts.largest_part<Form>(shape);
+    const int64_t cost = part.rows * part.columns + kPacking * (part.rows + part.columns);
     if (cost >= least) continue;
     least = cost;
-    best = Grid{rows, columns};
+    best = parts;
   }
   return best;
-}
-
-template <typename Form>
-void run_part(const Form& form, const RtfProduct& shape, const float* bias, Range rows, Range columns) {
-  for_pieces(columns, Form::kColumnsOfPiece, [&](Range some_columns) {
-    const auto add = [&](Range depth) {
-      form.pack_columns(depth, some_columns);
-      form.multiply(depth, some_columns, rows, bias);
-    };
-    if (shape.depth == 0) add(Range{0, 0});  // only the initial values of the sums
-    for_pieces(Range{0, shape.depth}, Form::kDepthOfPiece, add);
-  });
 }
 
 template <typename Form>
 void run(const RtfProduct& shape, const Factor& a, const Factor& b, const float* bias, float* y, float* scratch,
          const RtfThreads& threads) {
   const Grid parts = grid<Form>(shape, threads.n_threads);
-  const int64_t size = size_of<typename Form::Memory>(shape);
+  const RtfProduct part = parts.largest_part<Form>(shape);
+  const int64_t size = size_of<typename Form::Memory>(part);
   run_tasks(threads, parts.parts(), [&](int64_t index) {
     const Range rows = Grid::part_of(shape.rows, Form::kStepOfRows, index / parts.columns, parts.rows);
     const Range columns = Grid::part_of(shape.columns, Form::kStepOfColumns, index % parts.columns, parts.columns);
     Arena arena(scratch, index, size);
-    run_part(Form(shape, a, b, y, typename Form::Memory(arena, shape)), shape, bias, rows, columns);
+    const typename Form::Memory memory(arena, part);
+    Form(shape, a, b, y, memory).run(rows, columns, bias);
   });
 }
 
 template <typename Form>
 int64_t scratch_size(const RtfProduct& shape, int n_threads) {
-  return scratch_of(size_of<typename Form::Memory>(shape), grid<Form>(shape, n_threads).parts());
+  const Grid parts = grid<Form>(shape, n_threads);
+  return scratch_of(size_of<typename Form::Memory>(parts.largest_part<Form>(shape)), parts.parts());
 }
 
 }  // namespace
