@@ -38,8 +38,8 @@ _PAIRS = _Form(2**16, "rtf_product_by_pairs", "the compiler does not support AVX
 
 
 @cache
-def _form(product_dtype: Optional[str] = None) -> Optional[_Form]:
-    """Return the form of the products for this CPU, or None if TensorFlow's are as fast.
+def _forms(product_dtype: Optional[str] = None) -> tuple[_Form, ...]:
+    """Return the forms that are faster than TensorFlow's products on this CPU, the fastest first.
 
     With AVX-512, TensorFlow takes kernels for float32 that reach the peak; those for AVX2 take up to twice as long for
     gradients. Those for bfloat16 reach it, too, but need copies of their operands and results in that type.
@@ -48,25 +48,38 @@ def _form(product_dtype: Optional[str] = None) -> Optional[_Form]:
     """
     found = set(cpu_features().split())
     if product_dtype not in (None, "bfloat16"):
-        return None
-    if {"amx_bf16", "amx_tile"} <= found:
-        return _TILES
-    if product_dtype is not None:
-        return _PAIRS if "avx512_bf16" in found else None
-    return _VECTORS if {"avx2", "fma"} <= found and "avx512f" not in found else None
+        return ()
+    used = {
+        _TILES: {"amx_bf16", "amx_tile"} <= found,
+        _PAIRS: product_dtype is not None and "avx512_bf16" in found,
+        _VECTORS: product_dtype is None and {"avx2", "fma"} <= found and "avx512f" not in found,
+    }
+    return tuple(form for form, is_used in used.items() if is_used)
 
 
-def product_ops(dtype: tf.DType, product_dtype: Optional[str] = None) -> Optional[Any]:
+def _in_library(product_dtype: Optional[str]) -> Optional[_Form]:
+    """Return the fastest form that the compiler supported and Linux lets this process use."""
+    return next((form for form in _forms(product_dtype) if _library_has(form)), None)
+
+
+def product_ops(
+    dtype: tf.DType, product_dtype: Optional[str] = None, dims: Optional[Sequence[Optional[int]]] = None
+) -> Optional[Any]:
     """Return the ops, or None if they cannot be used here (a warning gives the reason) or TensorFlow's are as fast.
 
     :param dtype: of the operands: float32
     :param product_dtype: see `Semantics`
+    :param dims: of the product, in any order; the matrix has static dims, the number of frames has not; None: large
     """
-    form = _form(product_dtype)
-    if dtype != tf.float32 or form is None:
+
+    def is_used(form: _Form) -> bool:
+        return dims is None or _is_large(dims, form)
+
+    if dtype != tf.float32 or not any(is_used(form) for form in _forms(product_dtype)):
         return None
     ops = native_op("product", self_test)
-    return ops if ops is not None and _library_has(form) else None
+    form = _in_library(product_dtype) if ops is not None else None
+    return ops if form is not None and is_used(form) else None
 
 
 def rounds(recurrence: str, dtype: tf.DType, product_dtype: Optional[str]) -> bool:
@@ -81,13 +94,10 @@ def rounds(recurrence: str, dtype: tf.DType, product_dtype: Optional[str]) -> bo
     return bool(getattr(c_library(recurrence), "rtf_%s_rounds" % recurrence)())
 
 
-def _is_large(dims: Sequence[Optional[int]], product_dtype: Optional[str]) -> bool:
-    """Return whether the matrix is of a size that was measured to be faster than TensorFlow's.
-
-    :param dims: of the product, in any order; the matrix has static dims, the number of frames is not static
-    """
-    known, form = sorted(dim for dim in dims if dim is not None)[:2], _form(product_dtype)
-    return form is not None and len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= form.least_size
+def _is_large(dims: Sequence[Optional[int]], form: _Form) -> bool:
+    """Return whether the matrix is of a size that was measured to be faster than TensorFlow's."""
+    known = sorted(dim for dim in dims if dim is not None)[:2]
+    return len(known) == 2 and known[0] >= 64 and known[0] * known[1] >= form.least_size
 
 
 def reason_not_used(product_dtype: Optional[str] = None) -> str:
@@ -98,12 +108,12 @@ def reason_not_used(product_dtype: Optional[str] = None) -> str:
 
     :param product_dtype: see `Semantics`
     """
-    form = _form(product_dtype)
-    if form is None and product_dtype is not None:
-        return "this CPU has neither a tile unit nor AVX512_BF16"
-    if form is None:
-        return "this CPU has neither a tile unit nor AVX2 without AVX-512"
-    return "" if _library_has(form) else form.lacking
+    forms = _forms(product_dtype)
+    if not forms:
+        return "this CPU has neither a tile unit nor " + (
+            "AVX512_BF16" if product_dtype is not None else "AVX2 without AVX-512"
+        )
+    return "" if _in_library(product_dtype) else "; ".join(form.lacking for form in forms)
 
 
 @cache
@@ -119,8 +129,8 @@ def ops_for_frames(x: tf.Tensor, weights: tf.Tensor, product_dtype: Optional[str
     :param weights: [in, out] or [out, in]
     :param product_dtype: see `Semantics`
     """
-    is_large = x.shape.rank is not None and x.shape.rank >= 3 and _is_large([None, *weights.shape], product_dtype)
-    return product_ops(x.dtype, product_dtype) if is_large else None
+    has_frames = x.shape.rank is not None and x.shape.rank >= 3
+    return product_ops(x.dtype, product_dtype, [None, *weights.shape]) if has_frames else None
 
 
 def product_of_frames(
@@ -170,8 +180,7 @@ def large_ops(
     :param product_dtype: see `Semantics`
     """
     depth, rows = a.shape if transpose_a else reversed(a.shape)
-    is_large = _is_large([rows, depth, b.shape[0 if transpose_b else 1]], product_dtype)
-    return product_ops(a.dtype, product_dtype) if is_large else None
+    return product_ops(a.dtype, product_dtype, [rows, depth, b.shape[0 if transpose_b else 1]])
 
 
 def native_matmul(

@@ -69,8 +69,8 @@ def config_of(net: Net, **settings: Any) -> returnn_tf.Config:
 
 def train(net: Net, monkeypatch: pytest.MonkeyPatch, native: bool, **settings: Any) -> tuple[dict[str, Any], set[str]]:
     """Return losses and parameters of two steps, and the types of ops in the graph."""
-    form = product._VECTORS._replace(least_size=1) if native else None
-    monkeypatch.setattr(product, "_form", lambda *_: form)
+    forms = (product._VECTORS._replace(least_size=1),) if native else ()
+    monkeypatch.setattr(product, "_forms", lambda *_: forms)
     monkeypatch.setattr(product, "_library_has", lambda _: True)
     config = config_of(net, **settings)
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
@@ -146,7 +146,7 @@ def test_where_it_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_only_in_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs that are exported need no library for these layers."""
     monkeypatch.setattr(product, "native_op", lambda *_: pytest.fail("it is not to be loaded"))
-    monkeypatch.setattr(product, "_form", lambda *_: product._VECTORS._replace(least_size=1))
+    monkeypatch.setattr(product, "_forms", lambda *_: (product._VECTORS._replace(least_size=1),))
     net = returnn_tf.Network.from_config(config_of(USED[name]))
 
     net.run(FEED)

@@ -180,7 +180,7 @@ def test_used_where_the_cpu_is_faster_with_it(monkeypatch, features, low, native
         seen.append(name)  # and there is none: TensorFlow's own follows
 
     monkeypatch.setattr(product, "cpu_features", lambda: features)
-    monkeypatch.setattr(product, "_form", product._form.__wrapped__)
+    monkeypatch.setattr(product, "_forms", product._forms.__wrapped__)
     monkeypatch.setattr(product, "native_op", native_op)
     for dtype, shape, n_out, used in (
         ("float32", (2, 3, 320), 330, native),
@@ -202,29 +202,51 @@ def test_used_where_the_cpu_is_faster_with_it(monkeypatch, features, low, native
         assert y.dtype == dtype and seen == (["product"] if used else [])
 
 
-@pytest.mark.parametrize("form, text", [("_TILES", "Linux"), ("_VECTORS", "AVX2"), ("_PAIRS", "AVX512_BF16")])
-def test_not_used_where_the_library_lacks_it(monkeypatch, ops, form, text):
+LACKS = {
+    product._TILES: "the compiler or Linux does not support the tile unit",
+    product._VECTORS: "the compiler does not support AVX2",
+    product._PAIRS: "the compiler does not support AVX512_BF16",
+}
+EACH = [((form,), None, text) for form, text in LACKS.items()]
+
+
+@pytest.mark.parametrize(
+    "forms, low, text",
+    [*EACH, ((product._TILES, product._PAIRS), "bfloat16", LACKS[product._TILES] + "; " + LACKS[product._PAIRS])],
+)
+def test_not_used_where_the_library_lacks_it(monkeypatch, ops, forms, low, text):
     """An old compiler, or a Linux that does not let the process use it: TensorFlow's own products are faster then."""
-    monkeypatch.setattr(product, "_form", lambda *_: getattr(product, form))
+    monkeypatch.setattr(product, "_forms", lambda *_: forms)
     monkeypatch.setattr(product, "_library_has", lambda _: False)
-    assert product.product_ops(tf.float32) is None and text in product.reason_not_used()
-    monkeypatch.setattr(product, "_library_has", lambda _: True)
-    assert product.product_ops(tf.float32) is not None and not product.reason_not_used()
-    monkeypatch.setattr(product, "_form", lambda *_: None)
-    assert product.product_ops(tf.float32) is None and "neither a tile unit nor AVX2" in product.reason_not_used()
+    assert product.product_ops(tf.float32, low) is None and product.reason_not_used(low) == text
+    monkeypatch.setattr(product, "_library_has", lambda form: form == forms[-1])
+    assert product.product_ops(tf.float32, low) is not None and not product.reason_not_used(low)
+    monkeypatch.setattr(product, "_forms", lambda *_: ())
+    assert product.product_ops(tf.float32) is None
+    assert product.reason_not_used() == "this CPU has neither a tile unit nor AVX2 without AVX-512"
     assert product.reason_not_used("bfloat16") == "this CPU has neither a tile unit nor AVX512_BF16"
+
+
+@pytest.mark.parametrize("tiles, used", [(True, False), (False, True)])
+def test_size_from_which_the_form_that_there_is_is_faster(monkeypatch, ops, tiles, used):
+    """Without the tile unit, that of the next form."""
+    monkeypatch.setattr(product, "_forms", lambda *_: (product._TILES, product._PAIRS))
+    monkeypatch.setattr(product, "_library_has", lambda form: tiles or form == product._PAIRS)
+    size = [None, 300, 300]
+    assert product._PAIRS.least_size <= size[1] * size[2] < product._TILES.least_size
+    assert (product.product_ops(tf.float32, "bfloat16", size) is not None) == used
 
 
 @pytest.mark.parametrize(
     "forms, text",
     [
-        ({None: product._TILES, "bfloat16": product._TILES}, ""),
-        ({"bfloat16": product._PAIRS}, "for float32: this CPU has neither a tile unit nor AVX2 without AVX-512"),
-        ({None: product._VECTORS}, "for bfloat16: this CPU has neither a tile unit nor AVX512_BF16"),
+        ({None: (product._TILES,), "bfloat16": (product._TILES,)}, ""),
+        ({"bfloat16": (product._PAIRS,)}, "for float32: this CPU has neither a tile unit nor AVX2 without AVX-512"),
+        ({None: (product._VECTORS,)}, "for bfloat16: this CPU has neither a tile unit nor AVX512_BF16"),
     ],
 )
 def test_reasons_not_used(monkeypatch, forms, text):
-    monkeypatch.setattr(product, "_form", lambda low=None: forms.get(low))
+    monkeypatch.setattr(product, "_forms", lambda low=None: forms.get(low, ()))
     monkeypatch.setattr(product, "_library_has", lambda _: True)
     assert reasons_not_used() == text
 
