@@ -69,6 +69,27 @@ def test_tracing_waits_for_no_garbage_collection(monkeypatch: pytest.MonkeyPatch
         gc.enable()
 
 
+def test_ops_of_other_graphs_are_emitted_there_while_tracing() -> None:
+    """The graph is made the default one once, but again where another one, or none, has taken its place."""
+    graphs: list[Any] = []
+
+    def emit(tensors: dict[str, Any]) -> Any:
+        graph, x = tf.compat.v1.get_default_graph(), tensors["data"]
+        with tf.Graph().as_default() as other:
+            assert tf.constant(1.0).graph is other
+            with graph.as_default():
+                assert tf.compat.v1.get_default_graph() is graph
+        with tf.init_scope():
+            assert tf.executing_eagerly()
+            with graph.as_default():
+                assert not tf.executing_eagerly() and (2.0 * x).graph is graph
+        graphs.append(graph)
+        return tf.cond(tf.size(x) > 0, lambda: tf.reduce_sum(x), lambda: tf.zeros([]))
+
+    assert FeedFunction(FeedFormat(EXTERN_DATA, ["data"]), emit)(feed(2, 3)) == 12
+    assert "as_default" not in dir(graphs[0]) or graphs[0].as_default == type(graphs[0]).as_default.__get__(graphs[0])
+
+
 def test_tensors_pass_and_arrays_get_the_dtype_of_the_network() -> None:
     tensors = FeedFormat(EXTERN_DATA, FORMAT_KEYS).convert({**feed(2, 3), "further": 1})
     assert sorted(tensors) == ["classes", "classes/size0", "data", "data/size0"]
