@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from functools import partial
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
-from returnn_tf.util.custom_gradient import custom_gradient
 from returnn_tf.util.lazy_tf import tf
+
+_registered: list[Any] = []
 
 
 def attention_ops() -> Optional[Any]:
@@ -32,7 +34,6 @@ def native_attention(
     dropout: float = 0.0,
     seed: Optional[tf.Tensor] = None,
     rounded: bool = False,
-    form: Optional[Callable[[Sequence[tf.Tensor], Optional[tf.Tensor]], tf.Tensor]] = None,
 ) -> tf.Tensor:
     """Compute ``y[t] = sum over s of softmax over s(scale q[t] . (k[s] + table[distance(t, s)])) v[s]`` by head.
 
@@ -47,56 +48,41 @@ def native_attention(
     :param seed: int [2], for the dropout
     :param rounded: round the factors of all products to bfloat16, on GPUs and CPUs that multiply such numbers; sums,
         softmax and dropout are float32, on other CPUs the factors, too
-    :param form: the same in TensorFlow, given the parts and the table, for gradients of the gradient
     :return: [batch, queries, heads, value]; 0 for queries without keys
     """
+    _register_gradient(ops)
     if dropout:
         assert seed is not None
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
     else:
         with tf.device("/CPU:0"):  # also on a GPU the kernel reads them there
             key, counter = tf.zeros([1], tf.uint64), tf.zeros([2], tf.uint64)
-    rest = {"lengths": tf.zeros([0], tf.int32) if lengths is None else lengths, "key": key, "counter": counter}
-    options = {"key_size": key_size, "causal": causal, "scale": scale, "dropout": dropout, "rounded": rounded}
-
-    @custom_gradient
-    def run(table: tf.Tensor, *parts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], Any]]:
-        out = ops.rtf_attention(parts=parts, table=table, **rest, **options)
-
-        @custom_gradient
-        def gradient(dy: tf.Tensor, table: tf.Tensor, *parts: tf.Tensor) -> Any:
-            found = ops.rtf_attention_grad(
-                parts=parts, table=table, **rest, y=out.y, log_sums=out.log_sums, dy=dy, **options
-            )
-
-            def second(*weights: tf.Tensor) -> Any:
-                return _second(form, weights, dy, table, parts)
-
-            return (tf.reduce_sum(found.d_tables, axis=[0, 1]), *found.d_parts), second
-
-        return out.y, lambda dy: gradient(dy, table, *parts)
-
-    return run(tf.zeros([0, key_size]) if table is None else table, *parts)
+    return ops.rtf_attention(
+        parts=parts, lengths=tf.zeros([0], tf.int32) if lengths is None else lengths,
+        table=tf.zeros([0, key_size]) if table is None else table, key=key, counter=counter,
+        key_size=key_size, causal=causal, scale=scale, dropout=dropout, rounded=rounded,
+    )[0]  # fmt: skip
 
 
-def _second(form: Any, weights: Sequence[tf.Tensor], dy: tf.Tensor, table: tf.Tensor, parts: Any) -> Any:
-    """Differentiate the weighted sum of the gradients of the parts and the table, by the form in TensorFlow.
+def _register_gradient(ops: Any) -> None:
+    """Register the gradient once; that of the gradient is where the form in TensorFlow is."""
+    if not _registered:
+        _registered.append(ops)
+        tf.RegisterGradient("RtfAttention")(partial(_gradient, ops))
 
-    :param weights: of the gradients of table and parts
-    :return: gradients for dy, table, parts
-    """
-    if form is None:
-        raise NotImplementedError("Attention has no second gradient without its form in TensorFlow.")
-    with_table = table.shape[0] != 0
-    inputs = [dy, table, *parts]
-    with tf.GradientTape() as outer:
-        outer.watch(inputs)
-        with tf.GradientTape() as inner:
-            inner.watch(inputs[1:])
-            y = form(parts, table if with_table else None)
-        first = inner.gradient(y, inputs[1:], output_gradients=dy, unconnected_gradients="zero")
-        total = tf.add_n([tf.reduce_sum(a * b) for a, b in zip(first, weights)])
-    return tuple(outer.gradient(total, inputs, unconnected_gradients="zero"))
+
+def _gradient(ops: Any, op: Any, dy: Any, dlog_sums: Any) -> list[Any]:
+    del dlog_sums  # nothing but the gradient reads them, and its own gradient takes them as functions of the parts
+    options = {name: op.get_attr(name) for name in ("key_size", "causal", "scale", "dropout", "rounded")}
+    n = op.get_attr("n")
+    lengths, table, key, counter = list(op.inputs)[n:]
+    y, log_sums = op.outputs
+    found = ops.rtf_attention_grad(
+        parts=list(op.inputs)[:n], lengths=lengths, table=table, key=key, counter=counter, y=y, log_sums=log_sums,
+        dy=dy, **options,
+    )  # fmt: skip
+    d_table = None if table.shape[0] == 0 else tf.reduce_sum(found.d_tables, axis=[0, 1])
+    return [*found.d_parts, None, d_table, None, None]
 
 
 @register_op(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from returnn_tf.ops.dense.attention_forms import attention_by_energies, rounds_f
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.util.lazy_tf import tf
 from tests.native.attention_cases import CASES, SIZES
+from tests.native.derivatives import derivatives
 from tests.native.drivers import check_driver
 from tests.native.tiles import BFLOAT16_TARGETS
 
@@ -134,6 +136,34 @@ def test_fewer_queries_than_keys(ops: Any) -> None:
         sides = [lambda *x: native_attention(ops, x, 6, **options), lambda *x: plain(x, 6, **options)]  # noqa: B023
         for a, b in zip(*(with_gradients(side, inputs) for side in sides)):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["packed, by distance, dropout", "packed, causal", "ragged", "no sequences"])
+def test_gradients_of_gradients(case: str) -> None:
+    """For losses on gradients: by the form in TensorFlow."""
+    ops = usable_attention_ops(5, with_table=True)
+    options: dict[str, Any] = {"scale": 0.5}
+    shapes: list[tuple[int, ...]] = [(2, 7, 3, 16)]
+    if case == "packed, by distance, dropout":
+        options.update(dropout=0.3, seed=tf.constant([3, 5]), lengths=tf.constant([7, 4]))
+        shapes.append((5, 5))
+    elif case == "packed, causal":
+        options.update(causal=True)
+    else:
+        batch = 2 if case == "ragged" else 0
+        options.update(lengths=tf.constant([9, 3][:batch], tf.int32))
+        shapes = [(batch, 4, 3, 5), (batch, 9, 3, 5), (batch, 9, 3, 6)]
+
+    def run(attend: Any) -> list[Any]:
+        def function(*x: Any) -> Any:
+            parts, table = (x[:1], x[1]) if len(x) == 2 else (x, None)
+            return attend(list(parts), 5, table=table, **options)
+
+        return tf.function(lambda *x: derivatives(function, *x), autograph=False)(*arrays(*shapes))
+
+    for got, wanted in zip(run(functools.partial(native_attention, ops)), run(plain)):
+        size = float(tf.reduce_max(tf.abs(wanted))) if tf.size(wanted) else 0.0
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5 * size)
 
 
 def test_padding_is_not_read(ops: Any) -> None:

@@ -79,7 +79,6 @@ def _in_blocks(ops: Any, layer: SelfAttentionLayer, ctx: EmitContext, qkv: Any, 
         ops, [qkv], plan.key, scale=plan.key**-0.5, lengths=lens, causal=causal, table=table,
         dropout=layer.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
         rounded=rounds_factors(plan.key, ctx.product_dtype),
-        form=lambda parts, table: layer._attend(ctx, parts[0], table),
     )  # fmt: skip
 
 

@@ -17,6 +17,8 @@ from returnn_tf.util.lazy_tf import tf
 #: Numbers of a key below which rounding takes longer on a CPU than it saves.
 _LEAST_ROUNDED = 32
 
+_registered: list[Any] = []
+
 
 def usable_attention_ops(
     key_size: int, *, with_table: bool = False, product_dtype: Optional[str] = None
@@ -35,6 +37,9 @@ def usable_attention_ops(
     if dtype.name not in trial.dtypes and tf.config.get_visible_devices("GPU"):
         return None
     ops = attention_ops()
+    if ops and not _registered:
+        _registered.append(ops)
+        tf.RegisterGradient("RtfAttentionGrad")(_gradient_of_gradient)
     return ops if ops and pays(trial, key_size, dtype) else None
 
 
@@ -58,11 +63,13 @@ def attention_by_energies(
     dropout: float = 0.0,
     seed: Optional[Any] = None,
     product_dtype: Optional[str] = None,
+    generator: Optional[Sequence[Any]] = None,
 ) -> Any:
     """Compute what `native_attention` does in TensorFlow.
 
     :param parts: queries, keys and values; with a table there are as many queries as keys
     :param product_dtype: see `Semantics`
+    :param generator: key and counter instead of a seed
     """
     q, k, v = parts
     q, keys = q * scale, tf.shape(k)[1]
@@ -73,9 +80,43 @@ def attention_by_energies(
     mask = None if lengths is None else tf.sequence_mask(lengths, keys)[:, None, None]
     y = masked_softmax(energies, left_only_mask(keys) if causal else mask)
     if dropout:
-        keep = tf.random.stateless_uniform(tf.shape(y), seed) >= dropout
-        y *= tf.cast(keep, y.dtype) * (1.0 / (1.0 - dropout))
+        if generator is None:
+            numbers = tf.random.stateless_uniform(tf.shape(y), seed)
+        else:
+            key, counter = generator
+            numbers = tf.raw_ops.StatelessRandomUniformV2(shape=tf.shape(y), key=key, counter=counter, alg=1)
+        y *= tf.cast(numbers >= dropout, y.dtype) * (1.0 / (1.0 - dropout))
     return product_sum([(y, "bhts"), (v, "bshd")], "bthd", product_dtype=product_dtype)
+
+
+def _gradient_of_gradient(op: Any, *weights: Any) -> list[Any]:
+    """Differentiate the weighted sum of the gradients of the parts and the table, by the form in TensorFlow.
+
+    :param op: RtfAttentionGrad
+    :param weights: of its results
+    """
+    n, key_size = op.get_attr("n"), op.get_attr("key_size")
+    parts, (lengths, table, key, counter, _, _, dy) = list(op.inputs)[:n], list(op.inputs)[n:]
+    has_table = table.shape[0] != 0
+    inputs, factors = [*parts, *([table] if has_table else [])], list(weights[:n])
+    if has_table:  # the gradients for the table are summed over sequences and heads, so their weights are the same
+        factors.append(tf.math.divide_no_nan(
+            tf.reduce_sum(weights[n], axis=[0, 1]), tf.cast(tf.reduce_prod(tf.shape(weights[n])[:2]), tf.float32)
+        ))  # fmt: skip
+    with tf.GradientTape() as outer:
+        outer.watch([dy, *inputs])
+        with tf.GradientTape() as inner:
+            inner.watch(inputs)
+            split = parts if n == 3 else tf.split(parts[0], [key_size, key_size, parts[0].shape[-1] - 2 * key_size], -1)
+            y = attention_by_energies(
+                split, scale=op.get_attr("scale"), lengths=None if lengths.shape[0] == 0 else lengths,
+                causal=op.get_attr("causal"), table=table if has_table else None, dropout=op.get_attr("dropout"),
+                generator=(key, counter), product_dtype="bfloat16" if op.get_attr("rounded") else None,
+            )  # fmt: skip
+        first = inner.gradient(y, inputs, output_gradients=dy, unconnected_gradients="zero")
+        total = tf.add_n([tf.reduce_sum(a * b) for a, b in zip(first, factors)])
+    ddy, *found = outer.gradient(total, [dy, *inputs], unconnected_gradients="zero")
+    return [*found[:n], None, found[n] if has_table else None, None, None, None, None, ddy]
 
 
 #: Frames of a sequence of a trial, for each one of other trials; heads; clipping of distances.

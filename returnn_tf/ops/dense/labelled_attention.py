@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from returnn_tf.native.attention import native_attention
 from returnn_tf.native.dispatch import LEAST_WIDTH
-from returnn_tf.ops.dense.attention_forms import attention_by_energies, rounds_factors, usable_attention_ops
+from returnn_tf.ops.dense.attention_forms import rounds_factors, usable_attention_ops
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
@@ -111,13 +111,9 @@ class _Layout:
         shape, lengths = tf.shape(parts[1]), weights.lengths
         if lengths is not None:
             lengths = tf.broadcast_to(tf.clip_by_value(lengths, 0, shape[1]), shape[:1])
-        options: dict[str, Any] = {
-            "scale": weights.scale, "lengths": lengths, "causal": weights.causal, "dropout": weights.dropout,
-            "seed": weights.seed,
-        }  # fmt: skip
         y = native_attention(
-            ops, parts, self.key_size, rounded=rounds_factors(self.key_size, product_dtype),
-            form=lambda parts, _: attention_by_energies(parts, product_dtype=product_dtype, **options), **options,
+            ops, parts, self.key_size, scale=weights.scale, lengths=lengths, causal=weights.causal,
+            dropout=weights.dropout, seed=weights.seed, rounded=rounds_factors(self.key_size, product_dtype),
         )  # fmt: skip
         labels = [label for group in self.groups[3] for label in group]
         sizes = self._sizes()
