@@ -25,6 +25,7 @@ class DimLengths:
     :param running: of these, dims with t + 1 frames in frame t of the one dim: dim -> this one
     :param beam_dims: dims whose lengths differ among the hypotheses of a beam, and their number
     :param masks: the masks of valid frames made so far
+    :param made: what layers made of lengths and sizes so far, by the kind and these tensors
     :param step_indices: in the step of a loop: the step index by step axis, enclosing loops included
     """
 
@@ -36,6 +37,7 @@ class DimLengths:
     running: dict[Dim, Dim] = dataclasses.field(default_factory=dict)
     beam_dims: dict[Dim, int] = dataclasses.field(default_factory=dict)
     masks: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    made: dict[Any, Any] = dataclasses.field(default_factory=dict)
     step_indices: dict[Dim, Any] = dataclasses.field(default_factory=dict)
 
     def child(self) -> DimLengths:
@@ -49,6 +51,7 @@ class DimLengths:
             running=dict(self.running),
             beam_dims=dict(self.beam_dims),
             masks=dict(self.masks),
+            made=dict(self.made),
             step_indices=dict(self.step_indices),
         )
 

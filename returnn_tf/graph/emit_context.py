@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar, Union
 
 from returnn_tf.config.errors import DimError
 from returnn_tf.graph.after_step.meta_loss import MetaLoss
@@ -114,6 +114,13 @@ class EmitContext:
         """Return the lengths of a dim: int32 [batch], or a scalar where they don't depend on the sequence."""
         return self.lowering.dims.lens_in_beam(dim, self.beam)
 
+    def lens_by_seq(self, dim: Dim, batch: Dim) -> Any:
+        """Return the lengths of a dim for each sequence, from 0 to the size of the padded axis, int32 [batch]."""
+        lens, size, count = self.lens(dim), self.size(dim), self.size(batch)
+        return self._made_once(
+            "lengths", [lens, size, count], lambda: tf.broadcast_to(tf.clip_by_value(lens, 0, size), [count])
+        )
+
     def size(self, dim: Dim) -> Any:
         """Return the size of the padded axis: int if static, else int32 scalar; of a batch dim, its entries."""
         size = self.lowering.dims.get_size(dim)
@@ -122,6 +129,25 @@ class EmitContext:
     def shape(self, data: Data) -> list[Any]:
         """Return the sizes of all axes of a template."""
         return [self.size(d) for d in data.dims]
+
+    def shape_vector(self, sizes: Sequence[Union[Dim, int]]) -> Any:
+        """Return sizes as a vector, int32 [number], made once per graph.
+
+        :param sizes: dims, or static sizes
+        """
+        found = [size if isinstance(size, int) else self.size(size) for size in sizes]
+        return self._made_once("sizes", found, lambda: tf.stack(found))
+
+    def _made_once(self, what: str, inputs: Sequence[Any], make: Callable[[], Any]) -> Any:
+        """Return a function of lengths and sizes, made once per graph.
+
+        :param inputs: all of them, ints or tensors
+        """
+        made = self.lowering.dims.made
+        key = (what, *(x.ref() if tf.is_tensor(x) else x for x in inputs))
+        if key not in made:
+            made[key] = make()
+        return made[key]
 
     def define_lens(self, dim: Dim, lens: Any, size: Any = None) -> None:
         """Set the lengths of a dim that this layer defines.

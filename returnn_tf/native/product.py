@@ -16,6 +16,7 @@ from returnn_tf.native.library import c_library, native_op
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.toolchain import cpu_features
 from returnn_tf.util.custom_gradient import custom_gradient
+from returnn_tf.util.known_shapes import as_rows, with_frames_of
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -143,28 +144,10 @@ def product_of_frames(
     :param weights: [in, out], or [out, in] if ``transposed``
     :param rounded: see `native_matmul`
     """
-    rows = tf.reshape(x, [-1, x.shape[-1] or tf.shape(x)[-1]])
+    rows = as_rows(x, x.shape[-1]) if x.shape[-1] else tf.reshape(x, [-1, tf.shape(x)[-1]])
     y = native_matmul(ops, rows, weights, None, transpose_a=False, transpose_b=transposed, rounded=rounded)
     depth, width = reversed(weights.shape) if transposed else weights.shape
     return with_frames_of(x, y, depth, width)
-
-
-def with_frames_of(x: tf.Tensor, rows: tf.Tensor, depth: int, width: int) -> tf.Tensor:
-    """Return rows with the axes of the frames that they were computed from; by few ops, which count in deep networks.
-
-    :param x: [..., depth]
-    :param rows: [frames, width]
-    :return: [..., width]
-    """
-    sizes = x.shape.as_list()[:-1]
-    shape: Any = [*(-1 if size is None else size for size in sizes), width]
-    if sizes.count(None) > 1 or 0 in shape:
-        shape = tf.shape(x)
-        if width != depth:
-            shape += [*(0 for _ in sizes), width - depth]
-    y = tf.reshape(rows, shape)
-    y.set_shape([*sizes, width])
-    return y
 
 
 def large_ops(

@@ -6,11 +6,12 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from returnn_tf.native.dispatch import form
 from returnn_tf.native.portable import in_portable_ops
-from returnn_tf.native.product import ops_for_frames, product_of_frames, with_frames_of
+from returnn_tf.native.product import ops_for_frames, product_of_frames
 from returnn_tf.ops.activations import get_activation, may_reduce
 from returnn_tf.ops.after_product import bias_and_activation, continued_product
 from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.ops.rounded import RoundedMatrix, RowProduct
+from returnn_tf.util.known_shapes import as_rows, with_frames_of
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -56,7 +57,7 @@ def _by_rows(x: Any, w: Matrix, axis: int, train: bool) -> bool:
 def _product_of_rows(x: Any, w: Any) -> Any:
     """Compute the tensordot over the last axis by the same product with fewer ops, which count in deep networks."""
     depth, width = w.shape
-    return with_frames_of(x, tf.matmul(tf.reshape(x, [-1, depth]), w), depth, width)
+    return with_frames_of(x, tf.matmul(as_rows(x, depth), w), depth, width)
 
 
 def _of_reduced(low: str, x: Any, w: Matrix, axis: int = -1, *, train: bool, **_: Any) -> Any:

@@ -35,6 +35,7 @@ from returnn_tf.ops.product import product
 from returnn_tf.ops.softmax import masked_softmax
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.tensor.parts import Part, Parts, equal_parts
+from returnn_tf.util.known_shapes import reshape
 from returnn_tf.util.lazy_tf import tf
 
 _PARTS = ("keys", "values")
@@ -73,13 +74,17 @@ def _in_blocks(ops: Any, layer: SelfAttentionLayer, ctx: EmitContext, qkv: Any, 
     plan, lens = layer.plan, None
     dim, causal = plan.rows.dims[-1], layer.attention_left_only or plan.in_loop
     if dim.is_dynamic() and not causal:
-        batch, frames = ctx.shape(plan.rows)
-        lens = tf.broadcast_to(tf.clip_by_value(ctx.lens(dim), 0, frames), [batch])
+        lens = ctx.lens_by_seq(dim, plan.rows.dims[0])
     return native_attention(
         ops, [qkv], plan.key, scale=plan.key**-0.5, lengths=lens, causal=causal, table=table,
         dropout=layer.attention_dropout if ctx.train else 0.0, seed=ctx.seed("attention"),
         rounded=rounds_factors(plan.key, ctx.product_dtype),
     )  # fmt: skip
+
+
+def _reshaped(ctx: EmitContext, x: Any, sizes: Sequence[Union[Dim, int]]) -> Any:
+    shape = ctx.shape_vector(sizes)
+    return reshape(x, shape) if ctx.train else tf.reshape(x, shape)
 
 
 @register_layer("self_attention")
@@ -250,7 +255,7 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
             return attended_in_place(ctx, qkv, self, _PARTS)
         qkv = self._by_head(ctx, qkv)
         table = self._table(ctx)
-        y = tf.reshape(self._attention(ctx, qkv, table), tf.stack(ctx.shape(ctx.output)))
+        y = _reshaped(ctx, self._attention(ctx, qkv, table), ctx.output.dims)
         y.set_shape(ctx.output.static_shape)
         return y
 
@@ -302,9 +307,7 @@ class SelfAttentionLayer(ConcatInputLayer, Planned[SelfAttentionPlan]):
 
     def _by_head(self, ctx: EmitContext, qkv: Any) -> Any:
         """Return the projected frames as [..., time, head, query key value]."""
-        return tf.reshape(
-            qkv, tf.stack([*ctx.shape(self.plan.rows), self.num_heads, 2 * self.plan.key + self.plan.value])
-        )
+        return _reshaped(ctx, qkv, [*self.plan.rows.dims, self.num_heads, 2 * self.plan.key + self.plan.value])
 
     def _table(self, ctx: EmitContext) -> Optional[Any]:
         """Return the vectors of key_shift by clipped distance, see `shift_table`."""

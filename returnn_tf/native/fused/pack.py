@@ -12,6 +12,7 @@ from returnn_tf.native.comparison import compare
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
+from returnn_tf.util.known_shapes import known_size
 from returnn_tf.util.lazy_tf import tf
 
 _registered: list[Any] = []
@@ -59,7 +60,7 @@ def _register_gradients(ops: Any) -> None:
 
 def _of_pack(ops: Any, op: Any, dy: Any) -> list[Any]:
     x, lengths = op.inputs
-    return [native_unpack(ops, dy, lengths, tf.shape(x)[1], op.get_attr("least_share")), None]
+    return [native_unpack(ops, dy, lengths, known_size(x, 1), op.get_attr("least_share")), None]
 
 
 def _of_unpack(ops: Any, op: Any, dx: Any) -> list[Any]:
