@@ -11,9 +11,11 @@
 #include <initializer_list>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/parallel.h"
+#include "common/tiles.h"
 
 // Memory that ends at a guard page: sanitizers do not see what instructions for tiles read
 // and write.
@@ -87,13 +89,15 @@ int check_recurrence(const Results& results) {
         for (int reverse : {0, 1}) sizes.push_back(Size{T, B, H, nullptr, reverse});
   for (int64_t B : {1, 3}) sizes.push_back(Size{250 / B, B, 130, nullptr, B > 1});
   sizes.push_back(Size{1, 4, 64, nullptr, 0});  // with weights as they are
-  // on the tile unit, where there is one: in teams of two and three, or dealt out
-#if defined(__SANITIZE_THREAD__)
-  const int64_t of_tiles[][2] = {{16, 256}, {64, 96}, {100, 97}};
-#else
-  const int64_t of_tiles[][2] = {{16, 256}, {40, 384}, {64, 96}, {100, 97}};
+  // rows that are dealt out, also on the tile unit
+  for (const auto& [B, H] : {std::pair<int64_t, int64_t>{64, 96}, {100, 97}})
+    sizes.push_back(Size{640 / B, B, H, nullptr, 1});
+#if RTF_TILES  // in teams of two and three
+  sizes.push_back(Size{40, 16, 256, nullptr, 0});
+#if !defined(__SANITIZE_THREAD__)
+  sizes.push_back(Size{16, 40, 384, nullptr, 1});
 #endif
-  for (const auto& [B, H] : of_tiles) sizes.push_back(Size{640 / B, B, H, nullptr, B > 16});
+#endif
   for (Size& size : sizes) {
     std::vector<int32_t> lengths(size.batch);
     for (int64_t b = 0; b < size.batch; ++b) lengths[b] = b == 0 ? size.frames : std::rand() % (size.frames + 1);
