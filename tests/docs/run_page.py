@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from returnn_tf.cli.main import main as returnn_tf_main
+from tests.processes import optimize_graphs
 
 _BLOCK = re.compile(r"^(?:<!-- (?P<mark>[^>]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 
@@ -123,4 +124,5 @@ def same(output: str, expected: str) -> bool:
 
 
 if __name__ == "__main__":
+    optimize_graphs(False)  # what pages train and search runs few steps
     print("ran %d blocks" % run_page(sys.argv[1]))
