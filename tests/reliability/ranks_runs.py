@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
 import pathlib
+import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Callable
 
 import pytest
 
+from returnn_tf.cli.launch.processes import environments, held_port
 from returnn_tf.engine.distributed import membership
 from tests.reliability import toy
 
@@ -98,6 +102,15 @@ def start(folder: pathlib.Path, command: list[str], arguments: list[str], **env:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+@contextlib.contextmanager
+def forked(warm: toy.Warm, folder: pathlib.Path, number: int = 2) -> Iterator[list[int]]:
+    """Start ranks of TensorFlow's engine that are forked; yield their process ids. One is no rank, but trains alone."""
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(held_port()) for _ in range(number)]
+        environs = environments(ports, secrets.token_hex(), {}) if number > 1 else [{}]
+        yield [warm.start(folder, environ=environ) for environ in environs]
 
 
 def process_of_rank(folder: pathlib.Path, rank: int) -> int:

@@ -131,23 +131,20 @@ def test_a_rank_hangs(tmp_path: pathlib.Path, launcher: str) -> None:
 
 @pytest.mark.parametrize("number", usual([1, 3], [1]))
 def test_another_number_of_ranks_resumes(warm: toy.Warm, tmp_path: pathlib.Path, number: int) -> None:
-    """Two are stopped in the middle of an epoch; others do the sequences that are left of it."""
+    """Two are stopped in the middle of an epoch; others do the sequences that are left of it. All are forked."""
     train = {"class": "Task12AXDataset", "num_seqs": 60}
     network = {"output": {"class": "softmax", "loss": "ce", "target": "classes", "from": "data"}}
     settings = {"accum_grad_multiple_step": 1, "chunking": None, "max_seqs": 1, "num_epochs": 1}
     toy.write_config(tmp_path, fault=("step", 10, 1), train=train, network=network, **settings)
-    program = ["-m", "returnn_tf", "toy.config"]
-    process = ranks_runs.start(tmp_path, ranks_runs.launcher("start_ranks"), program)
     waiting = tmp_path / "waiting.0"
-    until(waiting.exists, "it does not come to the step", ranks_runs.SECONDS, details=lambda: toy.text_of(tmp_path))
-    os.kill(ranks_runs.process_of_rank(tmp_path, 0), signal.SIGUSR1)
-    assert "Stopped by SIGUSR1" in ended(tmp_path, process, GIVEN)
+    with ranks_runs.forked(warm, tmp_path) as pids:
+        until(waiting.exists, "it does not come to the step", ranks_runs.SECONDS, details=lambda: toy.text_of(tmp_path))
+        os.kill(pids[0], signal.SIGUSR1)
+        assert [warm.wait(pid, GIVEN) for pid in pids] == [128 + signal.SIGUSR1] * 2, toy.text_of(tmp_path)[-4000:]
+    assert "Stopped by SIGUSR1" in toy.text_of(tmp_path)
     done = int(re.findall(r"toy\.001\.step(\d+)\.index", " ".join(os.listdir(tmp_path / "net")))[0])
-    if number == 1:
-        code = warm.run(tmp_path)
-    else:
-        code = ranks_runs.start(tmp_path, ranks_runs.launcher("start_ranks", number=number), program).wait(GIVEN)
-    assert code == 0, toy.text_of(tmp_path)[-4000:]
+    with ranks_runs.forked(warm, tmp_path, number) as pids:
+        assert [warm.wait(pid, GIVEN) for pid in pids] == [0] * number, toy.text_of(tmp_path)[-4000:]
     steps = done + -(-(60 - 2 * done) // number)
     assert "Resuming within epoch 1 after %d batches" % done in toy.text_of(tmp_path)
     assert "train epoch 1, finished after %d steps" % steps in toy.text_of(tmp_path)
