@@ -22,6 +22,7 @@ from returnn_tf.config import ConfigError, DataError
 from returnn_tf.engine.learning_rate.file import EpochData, update_file
 from returnn_tf.engine.monitoring import status_file
 from returnn_tf.engine.monitoring.status_file import StatusFile, read_status
+from tests.waiting import LONG
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -303,4 +304,4 @@ def test_ctrl_c_ends_watch_cleanly(tmp_path):
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout.readline().endswith(" net: dead, 1/3\n")
     child.send_signal(signal.SIGINT)
-    assert child.communicate(timeout=30) == ("", "") and child.returncode == 0
+    assert child.communicate(timeout=LONG) == ("", "") and child.returncode == 0

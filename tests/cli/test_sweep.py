@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -18,10 +17,12 @@ from returnn_tf.cli.sweep import results, training
 from returnn_tf.cli.sweep.description import read_sweep
 from returnn_tf.cli.sweep.study import Study
 from returnn_tf.config import Config
+from tests.waiting import LONG, until
 
 optuna = pytest.importorskip("optuna")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+_LONG = 5 * LONG  # several processes import the package and Optuna
 CONFIG = """\
 network = {"lstm": {"class": "rec", "n_out": 8}}
 learning_rate = 0.1
@@ -151,13 +152,6 @@ sys.exit(main(["sweep", "sweep.py", *sys.argv[1:]]))
     return subprocess.Popen([sys.executable, "-c", code, *args], cwd=folder, stdout=subprocess.PIPE, text=True, env=env)
 
 
-def _until(condition, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def _starts(folder):
     return {path.parent.name: path.read_text().split() for path in sorted((folder / "sweep").glob("*/starts"))}
 
@@ -168,9 +162,9 @@ def test_goes_on_after_a_kill_in_the_middle(number, folder, capsys):
     """The same trials as in a sweep that was not killed; the training of the interrupted one is resumed."""
     (folder / "hold").touch()
     process = _process(folder)
-    _until(lambda: (folder / "sweep" / "000" / "learning_rates").exists())
+    until((folder / "sweep" / "000" / "learning_rates").exists, seconds=_LONG)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=_LONG)
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     assert ("trial 0: stopped" in out) == (number != signal.SIGKILL)
     (folder / "hold").unlink()
@@ -188,10 +182,10 @@ def test_goes_on_after_a_kill_in_the_middle(number, folder, capsys):
 def test_several_processes_share_the_trials(folder):
     (folder / "hold").touch()
     processes = [_process(folder) for _ in range(2)]
-    _until(lambda: len(_starts(folder)) == 2 and all(map(len, _starts(folder).values())))
+    until(lambda: len(_starts(folder)) == 2 and all(map(len, _starts(folder).values())), seconds=_LONG)
     (folder / "hold").unlink()
     for process in processes:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=_LONG)
         assert process.returncode == 0, out
     assert [trial.state.name for trial in _trials()] == ["COMPLETE"] * 4
     assert _starts(folder) == {"%03d" % n: ["0"] for n in range(4)}  # none was trained twice

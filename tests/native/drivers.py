@@ -14,6 +14,7 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.sources import OPS, source_folder
 from returnn_tf.native.toolchain import find_toolchain
 from tests.compiling import compile_cached
+from tests.waiting import LONG
 
 HERE = pathlib.Path(__file__).parent
 #: What compilers say of flags that they do not know, or of sanitizers that are not installed.
@@ -41,7 +42,7 @@ def check_driver(name: str, machine: Sequence[str], options: Sequence[str], fold
     if built.returncode and _LACKS.search(built.stderr):
         pytest.skip("the compiler does not know " + " ".join([*options, *machine]))
     assert built.returncode == 0, built.stderr
-    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=20 * LONG)
     if done.returncode == _ILLEGAL_INSTRUCTION:
         pytest.skip("this CPU lacks the instructions")
     if done.stdout.strip() == "none":

@@ -16,6 +16,7 @@ from typing import Optional
 import pytest
 
 from tests.compiling import compile_cached, text_cached
+from tests.waiting import LONG
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "native_ops")
@@ -62,7 +63,7 @@ def run_sanitized(
     source: str,
     *flags: str,
     seed: int = 1,
-    timeout: float = 120,
+    timeout: float = 20 * LONG,
     arguments: Sequence[str] = (),
     sanitizer: str = SANITIZERS[0],
 ) -> None:

@@ -51,7 +51,7 @@ WITHOUT_SPILLS = [
 @pytest.mark.parametrize("case", SANITIZED, ids=" ".join)
 def test_sanitizers(case, sanitizer):
     name, *flags = case
-    run_sanitized("../tests/native/cuda/sanitized_%s.cu" % name, *flags, sanitizer=sanitizer, timeout=900)
+    run_sanitized("../tests/native/cuda/sanitized_%s.cu" % name, *flags, sanitizer=sanitizer)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])

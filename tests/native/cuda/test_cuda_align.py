@@ -224,4 +224,4 @@ def test_order_of_threads_and_batch_do_not_matter(gpu, monkeypatch):
 def test_sanitizers(sanitizer, cases, seed):
     driver = os.path.join(HERE, "align_driver.cc")
     kernels = [os.path.join(SOURCES, "align", "%s_cuda.cu" % name) for name in KERNELS]
-    run_sanitized(driver, *kernels, seed=seed, sanitizer=sanitizer, arguments=[cases], timeout=600)
+    run_sanitized(driver, *kernels, seed=seed, sanitizer=sanitizer, arguments=[cases])

@@ -105,4 +105,4 @@ def test_nvcc(unit, arch, spilled):
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_sanitizers(sanitizer, flags):
     """No access out of bounds, no race."""
-    run_sanitized("../tests/native/cuda/sanitized_recurrences.cu", *flags, sanitizer=sanitizer, timeout=900)
+    run_sanitized("../tests/native/cuda/sanitized_recurrences.cu", *flags, sanitizer=sanitizer)
