@@ -30,9 +30,13 @@ inline __attribute__((always_inline)) void exponentials(const Factors& factors, 
   std::fill(e + n, e + padded, std::numeric_limits<float>::lowest());
   Vec highest = load(e), total{};
   for (int64_t i = kLanes; i < padded; i += kLanes) highest = at_least(load(e + i), highest);
-  *most = highest[0];
-  for (int lane = 1; lane < kLanes; ++lane)
-    if (!(highest[lane] <= *most)) *most = highest[lane];  // NaN stays
+  float lanes[kLanes];
+  store(lanes, highest);
+#pragma GCC unroll 4
+  for (int width = kLanes / 2; width > 0; width /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < width; ++i) lanes[i] = lanes[i] < lanes[i + width] ? lanes[i + width] : lanes[i];
+  *most = lanes[0];  // NaN may be lost here, but stays in the exponentials
   const Vec shift = splat(*most);
   factors.for_keys(row, n, [&](int64_t i, Vec factor) {
     Vec scale, rest;
