@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -67,10 +68,11 @@ def test_transformer_trains() -> None:
         assert math.isfinite(steps["gradients"]())
 
 
-def test_attention_forms() -> None:
+@pytest.mark.parametrize("low", [None, "bfloat16"])
+def test_attention_forms(low: Optional[str]) -> None:
     """They agree, else the benchmark raises; a line of its table."""
     import attention
 
-    line = attention.compare((2, 5, 2, 4), 0.1, 1)
-    assert line[0] == "2 x 5 frames, 2 heads of 4, dropout 0.1"
+    line = attention.compare((2, 5, 2, 4), 0.1, low, 1)
+    assert line[0] == "2 x 5 frames, 2 heads of 4, dropout 0.1, %s" % (low or "float32")
     assert all(float(number) >= 0 for number in line[1:])
