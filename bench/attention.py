@@ -2,9 +2,9 @@
 
     python bench/attention.py [--rounds 7] [--threads 2]
 
-Both take queries, keys and values of all heads as one array, as self_attention does. In bfloat16 the factors of products
-are rounded: in the op, or by conversions before TensorFlow's products. GFLOP/s count two products forward and five
-backward (the energies are computed again), per CPU second.
+Both take queries, keys and values of all heads as one array, as self_attention does. In bfloat16 the factors of
+products are rounded: in the op, or by conversions before TensorFlow's products. GFLOP/s count two products forward and
+five backward (the energies are computed again), per CPU second.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 
 Times are CPU seconds of whole training steps of a small Transformer, written so, by the public API: with the op, and
 with TensorFlow's ops in its place; all other native ops are the same. The sides take turns; medians over the rounds.
+In bfloat16 with ``mixed_precision``.
 """
 
 from __future__ import annotations
@@ -59,13 +60,15 @@ def network(blocks: int, own: bool, units: int, heads: int) -> Net:
     return net
 
 
-def make_step(size: tuple[int, int, int, Optional[int], int, int], fused: bool) -> Callable[[], float]:
+def make_step(
+    size: tuple[int, int, int, Optional[int], int, int], low: Optional[str], fused: bool
+) -> Callable[[], float]:
     """Return a training step, traced by a first call here."""
     blocks, batch, frames, keys, units, heads = size
     inputs = {"data": {"dim": 40}, "encoder": {"dim": 40}, "classes": {"dim": LABELS, "sparse": True}}
     config = returnn_tf.Config({
         "extern_data": inputs, "network": network(blocks, keys is None, units, heads), "behavior_version": 21,
-        "optimizer": {"class": "adam"}, "learning_rate": 1e-4, "random_seed": 1,
+        "optimizer": {"class": "adam"}, "learning_rate": 1e-4, "random_seed": 1, "mixed_precision": low,
     })  # fmt: skip
     rng = np.random.RandomState(1)
     feed: dict[str, Any] = {}
@@ -77,21 +80,26 @@ def make_step(size: tuple[int, int, int, Optional[int], int, int], fused: bool) 
     feed = {key: value.astype("float32") if value.dtype == "float64" else value for key, value in feed.items()}
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
     tensors = trainer.tensors(feed)
-    with mock.patch.object(labelled_attention, "attention_ops", return_value=None) if not fused else mock.MagicMock():
+    with (
+        mock.patch.object(labelled_attention, "usable_attention_ops", return_value=None)
+        if not fused
+        else mock.MagicMock()
+    ):
         trainer.step(tensors)
     return lambda: float(trainer.step(tensors).total_loss)
 
 
-def compare(size: tuple[int, int, int, Optional[int], int, int], rounds: int) -> list[str]:
+def compare(size: tuple[int, int, int, Optional[int], int, int], low: Optional[str], rounds: int) -> list[str]:
     """Return a line of the table."""
-    sides = [make_step(size, fused) for fused in (True, False)]
+    sides = [make_step(size, low, fused) for fused in (True, False)]
     for _ in range(2):
         losses = [side() for side in sides]
-        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3 if low is None else 1e-2)
     times = in_turn(*sides, rounds, cpu=True)
     blocks, batch, frames, keys, units, heads = size
-    what = "%d blocks, %d x %d frames, %s, %d heads of %d" % (
+    what = "%d blocks, %d x %d frames, %s, %d heads of %d, %s" % (
         blocks, batch, frames, "self" if keys is None else "to %d" % keys, heads, units // heads,
+        low or "float32",
     )  # fmt: skip
     here, there = 1e3 * np.median(times, axis=0)
     return [what, "%.1f" % here, "%.1f" % there, "%.2f" % np.median(times[:, 0] / times[:, 1])]
@@ -103,7 +111,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         __doc__,
         ["training step", "with the op, CPU ms", "without", "ratio"],
         compare,
-        [(size,) for size in SIZES],
+        [(size, low) for size in SIZES for low in (None, "bfloat16")],
         arguments,
     )
 
