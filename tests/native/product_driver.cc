@@ -1,6 +1,7 @@
 // Products of matrices on arrays of exactly the size that they need, which sanitizers or guards watch; against sums in
 // double.
 #include <cmath>
+#include <vector>
 
 #include "common/bfloat16.h"
 #include "driver.h"
@@ -14,8 +15,11 @@ Array product(const RtfProduct& shape, const Array& a, const Array& b, const Arr
   return y;
 }
 
-double operand(float x, bool rounded) {
-  return rounded ? rtf::float_of(static_cast<uint32_t>(rtf::rounded(x)) << 16) : x;
+std::vector<double> operands(const Array& x, bool rounded) {
+  std::vector<double> values(x.begin(), x.end());
+  if (rounded)
+    for (size_t i = 0; i < x.size(); ++i) values[i] = rtf::float_of(static_cast<uint32_t>(rtf::rounded(x[i])) << 16);
+  return values;
 }
 
 bool check(const RtfProduct& shape) {
@@ -25,13 +29,15 @@ bool check(const RtfProduct& shape) {
   bool good = true;
   for (int n_threads : {3, 4, 16})  // from 4 on, both rows and columns are divided
     good &= y == product(shape, a, b, some_bias, RtfThreads{run_threads, nullptr, n_threads});
+  const std::vector<double> lefts = operands(a, shape.rounded), rights = operands(b, shape.rounded);
+  const int64_t left_step = shape.transpose_a ? shape.rows : 1, right_step = shape.transpose_b ? 1 : shape.columns;
   for (int64_t row = 0; row < shape.rows; ++row)
     for (int64_t column = 0; column < shape.columns; ++column) {
       double sum = some_bias ? bias[column] : 0, most = std::fabs(sum);
+      const double* left = lefts.data() + row * (shape.transpose_a ? 1 : shape.depth);
+      const double* right = rights.data() + column * (shape.transpose_b ? shape.depth : 1);
       for (int64_t k = 0; k < shape.depth; ++k) {
-        const float left = a[shape.transpose_a ? k * shape.rows + row : row * shape.depth + k];
-        const float right = b[shape.transpose_b ? column * shape.depth + k : k * shape.columns + column];
-        const double term = operand(left, shape.rounded) * operand(right, shape.rounded);
+        const double term = left[k * left_step] * right[k * right_step];
         sum += term;
         most += std::fabs(term);
       }
