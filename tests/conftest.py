@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     kept = [item for item in items if not item.get_closest_marker("long")]
     if config.getoption("--fast"):
-        kept = _some_of_each([item for item in kept if not item.get_closest_marker("slow")])
+        kept = _some_of_each([item for item in kept if not any(map(item.get_closest_marker, ("slow", "gpu")))])
     left_out = set(items) - set(kept)
     items[:] = kept
     if left_out:
@@ -108,11 +108,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _sample(items: list[pytest.Item]) -> None:
     """Make cases of functions with the marker `sampled` long, but for some with each value of each parameter.
 
-    With `sampled(2)` those have each two values of two parameters, and so on.
+    With `sampled(2)` those have each two values of two parameters, and so on. Those for a GPU are not sampled.
     """
     functions: dict[str, list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("gpu"):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in functions.values():
         (count,) = cases[0].get_closest_marker("sampled").args or (1,)

@@ -45,6 +45,7 @@ def block(activation, first, second):
     return step
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("masks", [(None, None), ([1, 1, 130], [1, 1, 130]), ([1, 1, 130], None)], ids=str)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "swish", "tanh", "sigmoid", None, "softplus"], ids=str)
 def test_fused_as_one_by_one(ops, activation, masks):
@@ -69,6 +70,7 @@ def test_only_where_it_pays(ops, monkeypatch):
     assert set(asked) == {("activation and dropout", 130), ("gated units", 130)}
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("shape", [(0, 4), (1, 1), (7, 3), (1000, 67)], ids=str)
 def test_sizes(ops, shape):
     x = tf.random.stateless_normal(shape, SEED)
@@ -77,6 +79,7 @@ def test_sizes(ops, shape):
     np.testing.assert_array_equal(y, tf.nn.relu(x + 1) * keep * 2)
 
 
+@pytest.mark.usefixtures("device")
 def test_nan_and_infinity_propagate(ops):
     x = tf.constant([[float("nan"), float("inf"), float("-inf"), 1.0]])
     for function in sorted(set(FUNCTIONS.values())):
@@ -85,6 +88,7 @@ def test_nan_and_infinity_propagate(ops):
         assert not np.isnan(y[1]), function
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("function", ["relu", "gelu", "swish", "tanh", "sigmoid"])
 def test_gradient_of_the_gradient(ops, function):
     x = tf.constant(np.random.RandomState(1).normal(0, 1, (4, 6)).astype("float32"))

@@ -59,6 +59,7 @@ def with_gradient(function, x):
     return loss.numpy(), tape.gradient(loss, x).numpy()
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("label_loop", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -85,6 +86,7 @@ def test_ctc(ops, size, label_loop, normalized):
         assert slope == pytest.approx(reference.slope(value, own, direction), rel=2e-4, abs=2e-4)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("blank", [0, 2, 4])
 @pytest.mark.parametrize("softmax", [False, True])
 def test_ctc_is_the_plain_form(ops, blank, softmax):
@@ -107,6 +109,7 @@ def test_ctc_is_the_plain_form(ops, blank, softmax):
             np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("kind", ["ctc", "rna", "labels", "chain"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_topologies(ops, size, kind):
@@ -124,6 +127,7 @@ def test_topologies(ops, size, kind):
             np.testing.assert_allclose(a, b, rtol=2e-6, atol=tolerance)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.slow
 def test_long_sequences_are_exact(ops):
     """Where sums in log space lose digits: 3000 frames, scores in the thousands."""
@@ -141,6 +145,7 @@ def test_long_sequences_are_exact(ops):
     np.testing.assert_allclose(gradient.sum(-1), 0.0, atol=1e-4)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("low", [-1e3, -1e6, -1e9, -np.inf])
 def test_forbidden_classes(ops, low):
     """Scores far below all others, as masks give them, on all paths of some sequences."""
@@ -158,6 +163,7 @@ def test_forbidden_classes(ops, low):
             np.testing.assert_allclose(posteriors[: lens[b], b].sum(-1), 1.0, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("device")
 def test_rare_labels_stay(ops):
     """A path that is e^-1000 times less likely than others up to some frame, and the only one in the end."""
     scores = np.zeros((40, 1, 3), "float32")
@@ -171,6 +177,7 @@ def test_rare_labels_stay(ops):
     np.testing.assert_allclose(posteriors[:, 0, 1], [0.5] * 20 + [1.0] * 20, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("device")
 def test_padding_does_not_leak(ops):
     scores, lens, labels, label_lens = draw(15, 6, 5, 4)
     dirty, dirty_labels = scores.copy(), labels.copy()
@@ -192,6 +199,7 @@ def test_padding_does_not_leak(ops):
             np.testing.assert_array_equal(clean, result)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nan_is_seen(ops, bad):
     """Numerical trouble must come through to the checks above."""
@@ -220,6 +228,7 @@ def test_sequences_do_not_depend_on_the_batch(ops):
         assert not gradient[frames:, b].any()
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("frames, batch, n_labels", [(0, 3, 2), (4, 0, 2), (0, 0, 0), (4, 2, 0)])
 def test_empty(ops, frames, batch, n_labels):
     scores, labels = np.zeros((frames, batch, 3), "float32"), np.zeros((batch, n_labels), "int32")

@@ -45,6 +45,7 @@ def draw_transducer(batch, frames, n_labels, classes, seed=1):
     return scores, lens, rng.randint(1, classes, (batch, n_labels)).astype("int32"), label_lens
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("label_takes_frame", [False, True])
 @pytest.mark.parametrize("normalized", [False, True])
@@ -74,6 +75,7 @@ def test_transducer(ops, size, normalized, label_takes_frame):
         assert slope == pytest.approx(reference.slope(value, scores[own], direction), rel=2e-4, abs=2e-4)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("label_takes_frame", [False, True])
 def test_padding_of_a_transducer_does_not_leak(ops, label_takes_frame):
     scores, lens, labels, label_lens = draw_transducer(7, 8, 5, 4)
@@ -90,6 +92,7 @@ def test_padding_of_a_transducer_does_not_leak(ops, label_takes_frame):
         np.testing.assert_array_equal(clean[1], seen[1])
 
 
+@pytest.mark.usefixtures("device")
 def test_long_transducer_is_exact(ops):
     scores, _, labels, _ = draw_transducer(1, 400, 40, 5)
     loss = native_transducer(ops, scores, [400], labels, [40], blank=0)
@@ -112,6 +115,7 @@ def draw_acceptors(batch, frames, classes, states, edges, seed=2):
     return scores, lens, Acceptors(arcs.astype("int32"), rng.uniform(0, 3, (batch, edges)).astype("float32"), counts)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("size", [(1, 1, 1, 1, 1), (7, 9, 5, 4, 12), (5, 30, 40, 9, 60), (4, 0, 3, 2, 3)], ids=str)
 def test_acceptors_are_the_plain_form(ops, size):
     """That form is tested against all paths, one by one."""
@@ -127,6 +131,7 @@ def test_acceptors_are_the_plain_form(ops, size):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("size", [(1, 1, 1, 1, 1), (7, 9, 5, 4, 12), (5, 30, 40, 9, 60), (4, 0, 3, 2, 3)], ids=str)
 @pytest.mark.parametrize("ties", [False, True])
 def test_best_paths_of_acceptors_are_those_of_the_plain_form(ops, size, ties):

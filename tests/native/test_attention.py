@@ -76,6 +76,7 @@ def options_of(case: str, size: int) -> tuple[dict[str, Any], list[tuple[int, in
     return options, [] if clipping is None else [(2 * clipping + 1, size)]
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("frames,heads,size,value", SIZES, ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_forms_agree(ops: Any, case: str, frames: int, heads: int, size: int, value: int) -> None:
@@ -127,6 +128,7 @@ def test_rounded_factors_have_the_same_dropout(ops: Any) -> None:
     np.testing.assert_allclose(rounded, floats, rtol=0.05)
 
 
+@pytest.mark.usefixtures("device")
 def test_fewer_queries_than_keys(ops: Any) -> None:
     """Apart, as an encoder and a decoder give them; and no queries or sequences at all."""
     lengths = tf.constant([70, 3])
@@ -166,6 +168,7 @@ def test_gradients_of_gradients(case: str) -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5 * size)
 
 
+@pytest.mark.usefixtures("device")
 def test_padding_is_not_read(ops: Any) -> None:
     """Also if it is not a number."""
     q, k, v = arrays((2, 4, 1, 3), (2, 9, 1, 3), (2, 9, 1, 3))
@@ -179,6 +182,7 @@ def test_padding_is_not_read(ops: Any) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.usefixtures("device")
 def test_nan_stays(ops: Any) -> None:
     """For the checks of the training."""
     q, k, v = arrays((1, 20, 1, 3), (1, 20, 1, 3), (1, 20, 1, 3))

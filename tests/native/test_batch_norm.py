@@ -39,6 +39,7 @@ def check(mask, shape, function, *, with_params=True):
     np.testing.assert_allclose(native[0], plain[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("function", [None, "relu", "swish", "gelu", "tanh", "sigmoid"])
 def test_functions(ops, function):
     check(tf.sequence_mask([40, 7, 0], 40)[:, :, None], (3, 40, 130), function)
@@ -52,16 +53,19 @@ MASKS = {
 }
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("name", list(MASKS))
 def test_masks(ops, name):
     shape, mask = MASKS[name]()
     check(mask, shape, "swish")
 
 
+@pytest.mark.usefixtures("device")
 def test_without_parameters(ops):
     check(None, (3, 40, 130), "swish", with_params=False)
 
 
+@pytest.mark.usefixtures("device")
 def test_moments_far_from_zero(ops):
     x = (1000 + RNG.normal(0, 1, (500, 3))).astype("float32")
     mask = RNG.randint(0, 2, 500) > 0
@@ -72,6 +76,7 @@ def test_moments_far_from_zero(ops):
     np.testing.assert_allclose(y, (x - valid.mean(0)) / valid.std(0), atol=1e-3)
 
 
+@pytest.mark.usefixtures("device")
 def test_no_valid_rows(ops):
     x = tf.constant(RNG.normal(0, 1, (4, 3)), tf.float32)
     for rows in (x, x[:0]):

@@ -15,6 +15,7 @@ def ops():
     return found
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("entries, heads, key, value", IN_PLACE)
 def test_attention_in_a_loop(ops, entries, heads, key, value):
     """In a graph, where the op writes into the memory of the step before; hypotheses are reordered in each step."""
@@ -49,6 +50,7 @@ def test_attention_in_a_loop(ops, entries, heads, key, value):
         history = history[orders[t]]
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("beam, heads, size, value", ONCE)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_once_attention(ops, beam, heads, size, value, lengths):

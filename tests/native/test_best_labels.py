@@ -14,6 +14,7 @@ def ops():
     return found
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("labels, count", [(1, 1), (7, 7), (300, 12), (1000, 999), (4001, 3), (4001, 4), (4001, 100)])
 def test_best_labels(ops, labels, count):
     x = np.random.RandomState(1).randint(-300, 300, (5, labels)).astype("float32") / 16  # with ties
@@ -25,6 +26,7 @@ def test_best_labels(ops, labels, count):
     np.testing.assert_allclose(log_sums, expected, rtol=1e-6, atol=5e-7)  # the sum may be near 1
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("others", [-np.inf, -1e30, -0.0])
 @pytest.mark.parametrize("step", [1, 2, 100, 4000])
 def test_best_labels_where_most_are_equal(ops, others, step):

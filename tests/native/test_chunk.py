@@ -47,6 +47,7 @@ def with_gradient(function, x):
     return y.numpy(), tape.gradient(loss, x).numpy()
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("rest", [(3,), (), (2, 3)], ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_forms_agree(ops, sizes, rest):
@@ -73,6 +74,7 @@ def test_forms_agree(ops, sizes, rest):
     assert not back[0][1][~inside].any()
 
 
+@pytest.mark.usefixtures("device")
 def test_padding_is_not_read(ops):
     chunks = cut(np.ones((5, 1, 2), "float32"), 4, 3)
     chunks[2:, 1] = np.nan

@@ -35,6 +35,7 @@ def results(arrays, portable):
     return {"y": y, "last": last, **{"gradient of " + name: x for name, x in gradients.items()}}
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("keys,values,decays", DELTA_CASES)
 def test_forms_agree(ops, keys, values, decays):
     arrays = delta_arrays(keys, values, decays)

@@ -18,6 +18,7 @@ def ops():
     return found
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(
     "batch, frames, taps, dilation, padding",
@@ -50,6 +51,7 @@ def test_as_in_tensorflow(ops, batch, frames, taps, dilation, padding, with_bias
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * (1 + (np.abs(b).max() if np.size(b) else 0)))
 
 
+@pytest.mark.usefixtures("device")
 def test_no_sequences(ops):
     x, w, bias = tf.zeros([0, 4, 5]), tf.ones([3, 5]), tf.ones([5])
     with tf.GradientTape() as tape:
@@ -114,6 +116,7 @@ def test_static_frames(ops, frames, padding, expected):
         assert graph(tf.ones([2, frames, 128])).shape == [2, expected, 128]
 
 
+@pytest.mark.usefixtures("device")
 def test_nan_stays_in_reach(ops):
     x = np.zeros((2, 9, 3), "float32")
     x[1, 4, 2] = np.nan

@@ -49,6 +49,7 @@ def weights_for(n_frames, batch, n):
     return [rng.normal(0, 1, shape).astype("float32") for shape in ((n_frames, batch, n), (batch, n))]
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_values_and_gradients(ops, size, reverse):
@@ -70,6 +71,7 @@ def test_values_and_gradients(ops, size, reverse):
         assert float(np.sum(gradient * direction)) == pytest.approx(slope, rel=2e-4, abs=2e-4)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("size", SIZES[3:], ids=str)
 def test_products_of_rounded_factors(ops, size, reverse):
@@ -116,6 +118,7 @@ def test_padding_does_not_leak(ops, reverse):
     assert not np.any(clean_run[0][0].numpy()[padded]) and not np.any(clean_run[1][0].numpy()[padded])
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("index", range(4))
 def test_nan_is_seen(ops, index):
     """Numerical trouble in any input must come through to the checks above."""
@@ -124,6 +127,7 @@ def test_nan_is_seen(ops, index):
     assert np.isnan(native_gru(ops, *inputs, lengths)[0].numpy()).any()
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (0, 0, 4)], ids=str)
 def test_empty(ops, size):
     n_frames, batch, n = size
@@ -183,6 +187,7 @@ def test_wrong_lengths(ops, length):
         native_gru(ops, *inputs, tf.constant([5, length]))
 
 
+@pytest.mark.usefixtures("device")
 def test_in_a_function_with_unknown_shapes(ops):
     """Static shapes that are not known, and the gradient while tracing."""
     shapes = [[None, None, 9], [3, 6], [3, 3], [None, 3]]

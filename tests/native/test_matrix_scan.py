@@ -34,6 +34,7 @@ def results(arrays, reverse, portable):
     return [o, last, *tape.gradient(loss, tensors, unconnected_gradients="zero")]
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("keys,values,decays,with_bonus,reverse", MATRIX_CASES)
 def test_forms_agree(ops, keys, values, decays, with_bonus, reverse):
     bonus = np.random.RandomState(2).normal(size=(HEADS, keys)) if with_bonus else 0.0

@@ -23,27 +23,37 @@ def form(ops):
     return functools.partial(native_mdlstm, ops)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("stable", [True, False])
 @pytest.mark.parametrize("size", cases.SIZES, ids=str)
 def test_values_and_gradients(form, size, stable):
     cases.check_values_and_gradients(form, size, cases.FLIPS, stable)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_fewer_directions(form, count):
     """As many shares of the images as make all threads busy."""
     cases.check_values_and_gradients(form, (5, 3, 4, 6), cases.FLIPS[-count:], True)
 
 
+@pytest.mark.usefixtures("device")
+def test_more_directions_than_a_launch_on_a_gpu_takes(form):
+    cases.check_values_and_gradients(form, (3, 4, 5, 6), [*cases.FLIPS, *cases.FLIPS[:2]], True)
+
+
+@pytest.mark.usefixtures("device")
 def test_padding_does_not_leak(form):
     cases.check_padding(form)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("size", [(0, 2, 3), (2, 0, 3), (2, 3, 0), (1, 0, 0)], ids=str)
 def test_empty(form, size):
     cases.check_empty(form, size)
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("stable", [True, False])
 def test_as_in_plain_tensorflow(form, stable):
     """All gradients, of larger images than numpy has time for."""
@@ -69,6 +79,7 @@ def test_images_do_not_depend_on_the_batch(form):
             np.testing.assert_array_equal(x, y[one, :height, :width])
 
 
+@pytest.mark.usefixtures("device")
 def test_nan_in_weights_is_seen(form):
     arrays, heights, widths = cases.draw(2, 3, 4, 20)
     arrays[1][3, 5] = np.nan

@@ -87,6 +87,14 @@ def test_all_ops_for_gpus_have_a_trial():
     assert len({trial.name for trial in TRIALS}) == len(TRIALS)
 
 
+@pytest.mark.parametrize("name", [name for name in OPS if OPS[name].cuda])
+def test_all_ops_for_gpus_have_tests_there(name):
+    """Those for the CPU, by the fixture `device`."""
+    path = os.path.join(os.path.dirname(__file__), "test_%s.py" % name)
+    with open(path, encoding="utf8") as f:
+        assert '@pytest.mark.usefixtures("device")' in f.read()
+
+
 def test_without_a_gpu_nothing_is_measured(child):
     calls = child("raise SystemExit(1)")
     assert lstm_pays() and not calls
@@ -350,17 +358,23 @@ def test_products_in_tf32_are_compared_too(quick, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
-def test_each_trial_on_the_cpu(quick, trial):
-    """Both forms of every op agree there, with their gradients; those of attention also with fewer digits."""
+def test_each_trial(quick, device, trial):
+    """Both forms of every op agree, with their gradients; attention, on a GPU all ops, in all types of the trial.
+
+    Those for a GPU agree with the kernels for the CPU, too.
+    """
+    gpu = device.startswith("GPU")
     ops = library.load(trial.op, OPS[trial.op].self_test)
-    verdict = try_out(trial, ops, 6, "float32", "CPU:0")
-    assert verdict.failure == "" and verdict.difference < 2e-4
-    if trial.op == "attention":
-        low = try_out(trial, ops, 6, "bfloat16", "CPU:0")
-        assert low.failure == "" and low.difference > 1e-4
+    for dtype in trial.dtypes if gpu or trial.op == "attention" else ("float32",):
+        verdict = try_out(trial, ops, 6, dtype, device, with_cpu=gpu)
+        assert verdict.failure == ""
+        if dtype == "float32":
+            assert max(verdict.difference, verdict.from_cpu or 0.0) < 2e-4
+        else:
+            assert verdict.difference > 1e-4
     if trial is TRIALS[0]:
         bad = dataclasses.replace(trial, case=lambda size: _spoilt(trial.case(size)))
-        assert try_out(bad, ops, 6, "float32", "CPU:0").failure
+        assert try_out(bad, ops, 6, "float32", device).failure
 
 
 def _spoilt(case):

@@ -18,6 +18,7 @@ def ops():
     return found
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("with_params", [True, False])
 @pytest.mark.parametrize("shape", [(3, 4, 130), (200, 128), (256,), (0, 128)], ids=str)
 def test_as_in_tensorflow(ops, shape, with_params):
@@ -46,6 +47,7 @@ def test_only_where_it_pays(ops, monkeypatch):
     assert asked == [("layer norm", 130)] and "RtfNorm" not in {op.type for op in graph.get_operations()}
 
 
+@pytest.mark.usefixtures("device")
 def test_nan_stays_in_its_row(ops):
     x = np.zeros((3, 5), "float32")
     x[1, 2] = np.nan

@@ -32,6 +32,7 @@ def arrays(parts, constant, n_frames=13, batch=5, n=37):
     return made, lengths
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("parts, constant, reverse", CASES)
 def test_forms_agree(ops, parts, constant, reverse):
     (a, b, h0), lengths = arrays(parts, constant)
@@ -52,6 +53,7 @@ def test_forms_agree(ops, parts, constant, reverse):
         np.testing.assert_allclose(native, plain, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.usefixtures("device")
 def test_many_columns(ops):
     """More than a task takes, rows that tasks share."""
     (a, b, h0), lengths = arrays(1, 0, n_frames=3, batch=5, n=3001)

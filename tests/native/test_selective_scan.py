@@ -44,6 +44,7 @@ def with_gradients(function, inputs):
     return [y, last, *tape.gradient(loss, tensors)]
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("ragged", [True, False])
 def test_forms_agree(ops, ragged):
     """More frames than a chunk, more channels than vectors; sequences that end within a chunk, at its end, at once."""
@@ -57,6 +58,7 @@ def test_forms_agree(ops, ragged):
     assert native[0][17:, 3].numpy().any() != ragged
 
 
+@pytest.mark.usefixtures("device")
 def test_channels_shared_by_tasks(ops):
     """The gradients of b and c are sums over the channels, whichever tasks have them."""
     inputs, lengths = arrays(3, 1, 300, 2), tf.constant([3])
@@ -72,6 +74,7 @@ def test_channels_shared_by_tasks(ops):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("device")
 def test_backwards(ops):
     """Each sequence from its last frame to its first: as forwards on reversed sequences."""
     inputs = arrays(7, 3, 5, 2)

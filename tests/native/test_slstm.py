@@ -22,6 +22,7 @@ def find_ops() -> Any:
     return found
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("n,opts,direction,few", SLSTM_CASES, ids=str)
 def test_forms_agree(ops: Any, n: int, opts: dict[str, Any], direction: int, few: bool) -> None:
     """Results, and gradients by all results: those of a last state reach every gate that determined a stabiliser."""

@@ -85,6 +85,7 @@ def trained(options, dtypes=("float32",), *, skips=False):
     return {**{name: var.numpy() for name, var in variables.items()}, **optimizer.state()}, types
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("options", OPTIMIZERS, ids=str)
 def test_as_one_by_one(ops, monkeypatch, options):
     monkeypatch.setattr(base, "LEAST_SIZE", 0)
@@ -129,6 +130,7 @@ def test_own_rule_of_a_subclass_is_not_replaced(ops, monkeypatch):
     assert var.numpy() == 3
 
 
+@pytest.mark.usefixtures("device")
 def test_what_was_read_before_keeps_its_value(ops):
     var, copy = tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0])
 
@@ -143,6 +145,7 @@ def test_what_was_read_before_keeps_its_value(ops):
     np.testing.assert_array_equal([kept, before, after, copy], [[1, 2], [1, 2], [0, 1], [2, 3]])
 
 
+@pytest.mark.usefixtures("device")
 def test_norm(ops, monkeypatch):
     monkeypatch.setattr(gradients, "LEAST_SIZE", 0)
     grads = [tf.constant([3.0, 0.0]), tf.constant([[4.0]]), tf.zeros([0])]
