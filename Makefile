@@ -147,6 +147,9 @@ gpu-check:
 	@$(MAKE) --no-print-directory VENV=.venv-gpu EXTRA=gpu PACKAGE='tensorflow[and-cuda]' run-gpu-check
 
 run-gpu-check: $(STAMP)
+	@$(PY) -m returnn_tf.native.gpu.find_nvcc >/dev/null || { \
+	  echo "make gpu-check: installing nvcc of CUDA 13, as there is no CUDA toolkit"; \
+	  $(PY) -m pip install -qq --disable-pip-version-check -e '.[nvcc]'; }
 	$(PY) -m returnn_tf doctor --gpu $(ARGS)
 
 lint: $(STAMP)

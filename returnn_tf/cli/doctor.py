@@ -265,7 +265,11 @@ def _nvcc() -> Diagnosis:
     output = output_of(python_command(_MODULE % "returnn_tf.native.gpu.find_nvcc"))
     if output:
         return Diagnosis(True, output.strip())
-    return Diagnosis(False, "native ops run on the CPU only", "for a GPU: install the CUDA toolkit, or set CUDA_HOME")
+    return Diagnosis(
+        False,
+        "native ops run on the CPU only",
+        "for a GPU: install the CUDA toolkit or the extra nvcc, or set CUDA_HOME",
+    )
 
 
 def _native_ops() -> Diagnosis:

@@ -258,7 +258,8 @@ def test_a_gpu_without_nvcc_is_one_warning(tiny, gpus, monkeypatch, caplog):
     assert library.native_op("tiny", lambda ops: None) is None and library.native_op("tiny", lambda ops: None) is None
     assert [record.getMessage() for record in caplog.records] == [
         "The native op tiny cannot be used; falling back to plain TensorFlow, which is slower: the CUDA compiler nvcc "
-        "was not found; install the CUDA toolkit (version 12 or later) or set CUDA_HOME to where it is."
+        "was not found; install the CUDA toolkit (version 12 or later) or set CUDA_HOME to where it is; for drivers "
+        "since 580 the extra 'nvcc' of this package will do."
     ]
 
 

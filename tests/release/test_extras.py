@@ -13,8 +13,9 @@ import pytest
 CHECKOUT = Path(__file__).parents[2]
 PROJECT = (CHECKOUT / "pyproject.toml").read_text()
 SECTION = PROJECT.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
-#: Not installed here: gigabytes; what is built from sources by compilers; programs, which "make venv" installs.
-LEFT_OUT = {"gpu", "horovod", "kenlm", "dev"}
+#: Not installed here: gigabytes; programs without modules; what is built from sources by compilers; programs, which
+#: "make venv" installs.
+LEFT_OUT = {"gpu", "nvcc", "horovod", "kenlm", "dev"}
 EXTRAS = [name for name in re.findall(r"(?m)^([\w-]+) = \[", SECTION) if name not in LEFT_OUT]
 #: Prints a module of each distribution that the extra asks for here, and imports it.
 IMPORT = """

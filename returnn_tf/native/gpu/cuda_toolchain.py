@@ -16,7 +16,10 @@ from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import command_in, output_of
 from returnn_tf.util.lazy_tf import tf
 
-_FIX = "install the CUDA toolkit (version 12 or later) or set CUDA_HOME to where it is"
+_FIX = (
+    "install the CUDA toolkit (version 12 or later) or set CUDA_HOME to where it is; for drivers since 580 the extra "
+    "'nvcc' of this package will do"
+)
 _ARCH = re.compile(r"^sm_[0-9]+[a-z]?$")
 
 
