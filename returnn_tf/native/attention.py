@@ -90,6 +90,7 @@ def _gradient(ops: Any, op: Any, dy: Any, dlog_sums: Any) -> list[Any]:
     kernels=("attention/attention_cpu.cc", "attention/attention_grad_cpu.cc"),
     bindings=("attention/attention_op.cc",),
     cuda=("attention/attention_cuda.cu", "attention/attention_grad_cuda.cu"),
+    capability=(8, 0),
 )
 def self_test(ops: Any) -> None:
     """Compare with numpy: ragged keys with vectors by distance, frames that only see those before them, dropout.

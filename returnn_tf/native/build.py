@@ -21,7 +21,7 @@ from returnn_tf.native.cache import (
     unusable,
 )
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain, find_cuda_toolchain, visible_archs
+from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain, find_cuda_toolchain, too_old, visible_archs
 from returnn_tf.native.processes import run_all
 from returnn_tf.native.sources import BRIDGE, NativeOp, shared_bytes, source_bytes, source_folder
 from returnn_tf.native.toolchain import CUDA_DEFINITION, Toolchain, find_toolchain, fingerprint, machine_key
@@ -53,8 +53,11 @@ def find_compilers(op: NativeOp, archs: Sequence[str] = (), target: Optional[Seq
 
     :param archs: GPUs, as "sm_90"; ignored for an op without GPU kernels
     :param target: flags for the instruction set of the CPU; None selects that of this machine
-    :raises NativeOpError: one is missing
+    :raises NativeOpError: one is missing, or a GPU is too old for the kernels of the op
     """
+    reason = too_old(archs, op.capability) if op.cuda else ""
+    if reason:
+        raise NativeOpError(reason)
     return Compilers(find_toolchain(target), find_cuda_toolchain(archs) if op.cuda and archs else None)
 
 

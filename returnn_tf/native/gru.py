@@ -84,6 +84,7 @@ def native_gru(
     kernels=("gru/gru_cpu.cc",),
     bindings=("gru/gru_op.cc",),
     cuda=("gru/gru_cuda.cu",),
+    capability=(8, 0),
 )
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions.

@@ -81,6 +81,7 @@ def native_lstm(
     kernels=("lstm/lstm_cpu.cc",),
     bindings=("lstm/lstm_op.cc",),
     cuda=("lstm/lstm_cuda.cu",),
+    capability=(8, 0),
     replaces=("NativeLstm2", "NativeLstm", "LstmGenericBase", "LstmLowMem"),
 )
 def self_test(ops: Any) -> None:

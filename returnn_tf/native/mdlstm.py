@@ -81,6 +81,7 @@ def native_mdlstm(
     kernels=("mdlstm/mdlstm_cpu.cc",),
     bindings=("mdlstm/mdlstm_op.cc",),
     cuda=("mdlstm/mdlstm_cuda.cu",),
+    capability=(8, 0),
     replaces=("TwoDLSTM",),
 )
 def self_test(ops: Any) -> None:

@@ -31,6 +31,7 @@ class NativeOp:
     :param kernels: for the CPU, without TensorFlow's headers
     :param bindings: the TensorFlow ops
     :param cuda: kernels for GPUs; if empty, the form in plain TensorFlow is used on a GPU
+    :param capability: the least compute capability of a GPU for them, as (8, 0), if nvcc knows GPUs below that
     :param self_test: see `SelfTest`
     :param folder: of its sources, absolute; default: that of all sources
     :param replaces: names of RETURNN's ops for the same
@@ -43,6 +44,7 @@ class NativeOp:
     self_test: Optional[SelfTest] = None
     folder: str = ""
     replaces: tuple[str, ...] = ()
+    capability: tuple[int, int] = (0, 0)
 
     def path(self, source: str, root: str) -> str:
         """Return the whole path of one of its source files.
@@ -61,13 +63,16 @@ def register_op(
     kernels: Sequence[str],
     bindings: Sequence[str],
     cuda: Sequence[str] = (),
+    capability: tuple[int, int] = (0, 0),
     folder: str = "",
     replaces: Sequence[str] = (),
 ) -> Callable[[SelfTest], SelfTest]:
     """Decorate the self-test of an op, which registers the op; for the parameters see `NativeOp`."""
 
     def decorate(self_test: SelfTest) -> SelfTest:
-        op = NativeOp(name, tuple(kernels), tuple(bindings), tuple(cuda), self_test, folder, tuple(replaces))
+        op = NativeOp(
+            name, tuple(kernels), tuple(bindings), tuple(cuda), self_test, folder, tuple(replaces), capability
+        )
         OPS.add(op, name, owner=self_test)
         return self_test
 

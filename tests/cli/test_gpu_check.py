@@ -17,6 +17,7 @@ from returnn_tf.cli.gpu_check.parts import CheckOptions, CheckPart, run_process
 from returnn_tf.cli.main import main
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain
+from returnn_tf.native.sources import OPS
 from returnn_tf.native.trials.trial import Verdict
 from returnn_tf.ops.all_trials import TRIALS
 from returnn_tf.util.lazy_tf import tf
@@ -150,7 +151,11 @@ def test_a_gpu_that_tensorflow_ignores(monkeypatch, smi, gpus):
     [
         ((9, 0), "nvcc V12.8.93", []),
         ((9, 0), "nvcc V13.0.88", ["nvcc and TensorFlow are of different releases of CUDA (nvcc V13.0.88, 12.3)"]),
-        ((7, 5), "nvcc V12.3.1", ["Compute capability 7.5 is too old for the kernels of lstm, gru and mdlstm"]),
+        (
+            (7, 5),
+            "nvcc V12.3.1",
+            ["Compute capability 7.5 is too old for the kernels of attention, gru, lstm, mdlstm, slstm: their forms"],
+        ),
         ((9, 0), NativeOpError("no nvcc"), ["No native op is compiled for the GPU, and the forms in TensorFlow are"]),
     ],
 )
@@ -359,6 +364,23 @@ def test_trials_on_a_gpu_have_all_widths_and_types(monkeypatch, capsys):
     first = rows[0]
     assert first["width"] == "64 units" and first["type"] == "tf32" and first["used"] is False and not first["failed"]
     assert {row["failed"] for row in rows if row["type"] == "float16"} == {"no memory"}
+
+
+def test_an_op_for_newer_gpus_is_left_out(monkeypatch, capsys):
+    """That is no failure of the GPU, and costs no compiler."""
+    monkeypatch.setattr(kernels, "use", lambda device: "GPU:0")
+    monkeypatch.setattr(kernels, "visible_archs", lambda: ("sm_75",))
+    monkeypatch.setattr(kernels, "examine", lambda name: "")
+    monkeypatch.setattr(kernels, "load", lambda *_: None)
+    monkeypatch.setattr(kernels, "verdict_on", lambda *_, **__: Verdict())
+    monkeypatch.setattr(kernels, "forget", lambda *_: None)
+    kernels.compile_ops("gpu", quick=True)
+    rows = {row["op"]: row for row in rows_of(capsys.readouterr().out)}
+    assert rows["lstm"] == {"op": "lstm", "left_out": "its kernels need compute capability 8.0, but the GPU has 7.5"}
+    assert "left_out" not in rows["norm"] and "left_out" not in rows["update"]  # needs 7.0
+    kernels.try_ops("gpu", quick=True)
+    tried = {row["op"] for row in rows_of(capsys.readouterr().out)}
+    assert tried == {trial.name for trial in TRIALS if OPS[trial.op].capability < (8, 0)}
 
 
 def test_an_op_that_is_not_compiled_is_one_failure(monkeypatch, capsys):

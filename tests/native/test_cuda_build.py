@@ -1,5 +1,6 @@
 """Compiling ops for GPUs: which nvcc, for which GPUs, what the cache key names, what is said where it does not work."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -199,6 +200,19 @@ def test_a_gpu_that_nvcc_does_not_know(tiny, monkeypatch):
     monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter([only]))
     with pytest.raises(NativeOpError, match=r"nvcc \(nvcc V12.3.1\) does not compile for sm_120; install the CUDA"):
         find_cuda_toolchain(["sm_90", "sm_120"])
+
+
+@pytest.mark.parametrize("archs, told", [(("sm_75", "sm_90"), "7.5"), (("sm_100", "sm_80"), ""), ((), "")])
+def test_a_gpu_that_is_too_old_for_the_kernels(tiny, monkeypatch, archs, told):
+    """One line says what they need, before nvcc is asked."""
+    monkeypatch.setattr(build_module, "visible_archs", lambda: archs)
+    monkeypatch.setattr(build_module, "find_cuda_toolchain", lambda archs: None)
+    op = dataclasses.replace(TINY, capability=(8, 0))
+    if not told:
+        assert find_compilers(op, archs).cuda is None
+        return
+    with pytest.raises(NativeOpError, match="its kernels need compute capability 8.0, but the GPU has %s$" % told):
+        build(op)
 
 
 def test_no_architecture():

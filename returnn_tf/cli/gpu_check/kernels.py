@@ -11,6 +11,7 @@ import numpy as np
 
 from returnn_tf.cli.gpu_check.messages import print_row
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu.cuda_toolchain import too_old, visible_archs
 from returnn_tf.native.library import examine, load
 from returnn_tf.native.sources import OPS
 from returnn_tf.native.trials.measured import forget, verdict_on
@@ -39,6 +40,10 @@ def compile_ops(device: str, quick: bool) -> None:
     """Compile all ops that have CUDA kernels, and run their self-tests."""
     use(device)
     for name in [name for name in OPS if OPS[name].cuda]:
+        reason = too_old(visible_archs(), OPS[name].capability)
+        if reason:
+            print_row(op=name, left_out=reason)
+            continue
         start = time.perf_counter()
         failure = examine(name)
         print_row(op=name, seconds=time.perf_counter() - start, failed=failure)
@@ -53,7 +58,10 @@ def try_ops(device: str, quick: bool) -> None:
     gpus = [gpu.name for gpu in tf.config.get_visible_devices("GPU")]
     begun: set[str] = set()
     broken: set[str] = set()
+    archs = visible_archs()
     for trial, width, dtype in _trials(where, quick):
+        if too_old(archs, OPS[trial.op].capability):
+            continue
         row: dict[str, Any] = {"op": trial.name, "width": "%d %s" % (width, trial.width), "type": numbers(dtype, where)}
         if trial.op not in begun:
             begun.add(trial.op)

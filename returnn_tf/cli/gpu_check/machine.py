@@ -16,10 +16,9 @@ from returnn_tf.engine.support.devices import gpu_in_use
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.card import card_in_use, cpu_as_card
 from returnn_tf.native.gpu.cuda_toolchain import find_cuda_toolchain, release_of, visible_archs
+from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf
 
-#: The kernels with products on tensor cores need this compute capability: lstm, gru, slstm, mdlstm, attention.
-_TENSOR_CORES = (8, 0)
 #: Megabytes that the largest trial and the trainings need.
 _NEEDED_MB = 6000
 _BUS_ID = re.compile(r"([0-9A-Fa-f]+):([0-9A-Fa-f:.]+)")
@@ -53,10 +52,11 @@ def look(device: str) -> Machine:
         "cuDNN of TensorFlow": str(build.get("cudnn_version", "unknown")), **facts,
     }  # fmt: skip
     remarks = []
-    if tuple(capability) < _TENSOR_CORES:
+    unusable = sorted(op.name for _, op in OPS.items() if op.cuda and tuple(capability) < op.capability)
+    if unusable:
         remarks.append(
-            "Compute capability %d.%d is too old for the kernels of lstm, gru and mdlstm, which need %d.%d: their "
-            "forms in TensorFlow are used." % (*capability, *_TENSOR_CORES)
+            "Compute capability %d.%d is too old for the kernels of %s: their forms in TensorFlow are used."
+            % (*capability, ", ".join(unusable))
         )
     try:
         nvcc = find_cuda_toolchain(visible_archs())

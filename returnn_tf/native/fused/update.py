@@ -411,6 +411,7 @@ _MATRICES: list[Shape] = [(3, 5), (300, 441), (0, 2), (7, 0)]
     kernels=("update/update_cpu.cc",),
     bindings=("update/update_op.cc",),
     cuda=("update/update_cuda.cu",),
+    capability=(7, 0),
 )
 def self_test(ops: Any) -> None:
     """Compare two steps of each rule, and the norm, with numpy.

@@ -89,6 +89,18 @@ def visible_archs() -> tuple[str, ...]:
     return tuple("sm_%d%d" % capability for capability in sorted(capabilities))
 
 
+def too_old(archs: Sequence[str], capability: tuple[int, int]) -> str:
+    """Return why kernels don't run on all of these GPUs, as one line; "" if they do.
+
+    :param archs: as "sm_90"
+    :param capability: what the kernels need, as (8, 0)
+    """
+    least = min((_number(arch)[0] for arch in archs if _ARCH.match(arch)), default=None)
+    if least is None or least >= 10 * capability[0] + capability[1]:
+        return ""
+    return "its kernels need compute capability %d.%d, but the GPU has %d.%d" % (*capability, *divmod(least, 10))
+
+
 def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
     """Return the first nvcc that runs and supports the GPUs, preferably one of TensorFlow's release of CUDA.
 

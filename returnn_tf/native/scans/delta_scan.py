@@ -75,6 +75,7 @@ def native_delta_scan(
     kernels=("delta_scan/delta_scan_cpu.cc",),
     bindings=("delta_scan/delta_scan_op.cc",),
     cuda=("delta_scan/delta_scan_cuda.cu",),
+    capability=(7, 0),
 )
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions.

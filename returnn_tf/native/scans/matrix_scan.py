@@ -73,6 +73,7 @@ def native_matrix_scan(
     kernels=("matrix_scan/matrix_scan_cpu.cc",),
     bindings=("matrix_scan/matrix_scan_op.cc",),
     cuda=("matrix_scan/matrix_scan_cuda.cu",),
+    capability=(7, 0),
 )
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions.

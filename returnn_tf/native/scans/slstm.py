@@ -81,6 +81,7 @@ def native_slstm(
     kernels=("slstm/slstm_cpu.cc",),
     bindings=("slstm/slstm_op.cc",),
     cuda=("slstm/slstm_cuda.cu",),
+    capability=(8, 0),
 )
 def self_test(ops: Any) -> None:
     """Compare the op and its gradient with numpy on a small ragged batch, in both directions, for one and two heads.
