@@ -141,11 +141,13 @@ def load(name: str, self_test: SelfTest) -> Any:
 
 
 def examine(name: str) -> str:
-    """Test an op; return an error as one line, or "" if it works."""
+    """Test an op on all devices; return an error as one line, or "" if it works."""
     try:
         self_test = OPS[name].self_test
         assert self_test is not None
-        self_test(load(name, self_test))
+        ops = load(name, self_test)
+        for device in devices(name):
+            run_test_on(device, ops, self_test)
     except NativeOpError as exc:
         return str(exc)
     return ""

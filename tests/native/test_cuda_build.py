@@ -401,3 +401,19 @@ def test_self_tests_have_the_precision_of_float(monkeypatch):
         "CPU:0", None, lambda _: seen.append(tf.config.experimental.tensor_float_32_execution_enabled())
     )
     assert seen == [False] and tf.config.experimental.tensor_float_32_execution_enabled()
+
+
+def test_examined_on_each_device(monkeypatch):
+    """With the precision of float, too; an error of TensorFlow is one line."""
+    seen = []
+
+    def self_test(ops):
+        seen.append((ops, tf.config.experimental.tensor_float_32_execution_enabled()))
+        if len(seen) == 3:
+            raise tf.errors.InternalError(None, None, "an illegal memory access\nmore")
+
+    monkeypatch.setitem(library.OPS._entries, "tiny", dataclasses.replace(TINY, self_test=self_test))
+    monkeypatch.setattr(library, "load", lambda name, self_test: "ops")
+    monkeypatch.setattr(library, "devices", lambda name: ["CPU:0", "CPU:0"])
+    assert library.examine("tiny") == "" and seen == [("ops", False)] * 2
+    assert library.examine("tiny") == "an illegal memory access"

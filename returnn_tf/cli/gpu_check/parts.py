@@ -157,7 +157,7 @@ def _tests(options: CheckOptions) -> list[Row]:
     if not os.path.isdir(_TESTS):
         return [{"left_out": _NOT_HERE}]
     command = python_command(_PYTEST, "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "gpu", _TESTS)
-    done = run_process(command, 1800, folder=_ROOT)
+    done = run_process(command, 3600, folder=_ROOT)
     counts = [line for line in done.output.splitlines() if re.search(r"\d+ (passed|failed|skipped|error)", line)]
     summary = counts[-1] if counts else ""
     failed = [line for line in done.output.splitlines() if line.startswith(("FAILED", "ERROR"))]
