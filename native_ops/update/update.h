@@ -44,19 +44,19 @@ typedef struct RtfParameter {
   float* slots[kRtfMaxSlots];
 } RtfParameter;
 
-// numbers[0] is the learning rate.
-void rtf_update_f32(int rule, const float* numbers, const RtfParameter* parameters, int64_t count,
+// numbers[0] is the learning rate. All gradients are multiplied by a factor, and rounded, before the rule sees them.
+void rtf_update_f32(int rule, const float* numbers, const float* factor, const RtfParameter* parameters, int64_t count,
                     const RtfThreads* threads);
 
 // The sum of the squares of all entries, the same for any number of threads. NaN and infinity propagate.
 double rtf_sum_of_squares_f32(const float* const* arrays, const int64_t* sizes, int64_t count,
                               const RtfThreads* threads);
 
-// The same on a GPU: arrays, numbers, scratch and norm in its memory, arrays of pointers and sizes in that of the host;
-// stream is a cudaStream_t. Returns null, or the text of an error.
+// The same on a GPU: arrays, numbers, factor, scratch and norm in its memory, arrays of pointers and sizes in that of
+// the host; stream is a cudaStream_t. Returns null, or the text of an error.
 int64_t rtf_update_cuda_scratch_size(int rule, const RtfParameter* parameters, int64_t count);
-const char* rtf_update_cuda_f32(int rule, const float* numbers, const RtfParameter* parameters, int64_t count,
-                                float* scratch, void* stream);
+const char* rtf_update_cuda_f32(int rule, const float* numbers, const float* factor, const RtfParameter* parameters,
+                                int64_t count, float* scratch, void* stream);
 
 // The root of the sum of the squares.
 int64_t rtf_norm_of_all_cuda_scratch_size(const int64_t* sizes, int64_t count);

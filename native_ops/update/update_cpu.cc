@@ -11,29 +11,57 @@ namespace {
 
 constexpr int64_t kNumbersPerThread = 1 << 15;
 constexpr int64_t kSquaresPerBlock = 1 << 12;
+constexpr int64_t kScaledAtOnce = 1 << 11;
 constexpr int64_t kMatrixPerBlock = 1 << 16;
 
-// Applies a rule to entries first ... last - 1.
+// Some entries of the gradients times a factor. They are stored, so that the compiler does not make one operation of
+// the product and what follows it.
+class Scaled {
+ public:
+  explicit Scaled(float factor) : factor_(factor) {}
+
+  const float* operator()(const float* __restrict g, int64_t n) {
+    if (factor_ == 1.0f) return g;
+    numbers_.resize(std::max<int64_t>(n, numbers_.size()));
+    float* __restrict result = numbers_.data();
+    for (int64_t i = 0; i < n; ++i) result[i] = g[i] * factor_;
+    return result;
+  }
+
+ private:
+  const float factor_;
+  std::vector<float> numbers_;
+};
+
+float* from(float* slot, int64_t first) { return slot ? slot + first : nullptr; }
+
+// Applies a rule to n entries.
 template <class Rule>
-void apply(const Rule rule, int64_t first, int64_t last, float* __restrict w, const float* __restrict g,
-           float* __restrict s0, float* __restrict s1, float* __restrict s2) {
-  for (int64_t i = first; i < last; ++i) rule.step(i, w, g, s0, s1, s2);
+void apply(const Rule rule, int64_t n, float* __restrict w, const float* __restrict g, float* __restrict s0,
+           float* __restrict s1, float* __restrict s2) {
+  for (int64_t i = 0; i < n; ++i) rule.step(i, w, g, s0, s1, s2);
 }
 
 template <class Rule>
-void update(const float* numbers, const RtfParameter* parameters, int64_t count, const RtfThreads& threads) {
+void update(const float* numbers, float factor, const RtfParameter* parameters, int64_t count,
+            const RtfThreads& threads) {
   const Rule rule(numbers);
   int64_t total = 0;
   for (int64_t p = 0; p < count; ++p) total += parameters[p].size;
   const int64_t parts = std::min<int64_t>(threads.n_threads, std::max<int64_t>(1, total / kNumbersPerThread));
   run_tasks(threads, parts, [&](int64_t part) {
     const int64_t first = part * total / parts, last = (part + 1) * total / parts;
+    Scaled scaled(factor);
     int64_t start = 0;  // of the parameter, among the entries of all
     for (int64_t p = 0; p < count && start < last; start += parameters[p++].size) {
       const RtfParameter& of = parameters[p];
-      const int64_t from = std::max(first, start) - start, to = std::min(last, start + of.size) - start;
-      if (from >= to) continue;
-      apply(rule, from, to, of.value, of.gradient, of.slots[0], of.slots[1], of.slots[2]);
+      const int64_t begin = std::max(first, start) - start, end = std::min(last, start + of.size) - start;
+      const int64_t step = factor == 1.0f ? end - begin : kScaledAtOnce;
+      for (int64_t at = begin; at < end; at += step) {
+        const int64_t n = std::min(step, end - at);
+        apply(rule, n, of.value + at, scaled(of.gradient + at, n), from(of.slots[0], at), from(of.slots[1], at),
+              from(of.slots[2], at));
+      }
     }
   });
 }
@@ -106,31 +134,33 @@ inline void strided(int64_t n, const Entry& entry) {
   for (; i < n; ++i) entry(i, 0);
 }
 
-// The sums of a rule over some entries of a parameter.
+// The sums of a rule over n entries of a parameter.
 template <class Rule>
-void sum(const Rule rule, int64_t first, int64_t last, const float* __restrict w, const float* __restrict g,
-         float* __restrict m, float* __restrict v, double* sums) {
+void sum(const Rule rule, int64_t n, const float* __restrict w, const float* __restrict g, float* __restrict m,
+         float* __restrict v, double* sums) {
   float one[kSums] = {}, other[kSums] = {};
-  strided(last - first, [&](int64_t i, int k) { rule.add(first + i, w, g, m, v, &one[k], &other[k]); });
+  strided(n, [&](int64_t i, int k) { rule.add(i, w, g, m, v, &one[k], &other[k]); });
   sums[0] = total(one), sums[1] = total(other);
 }
 
 template <class Rule>
-void apply_factors(const Rule rule, int64_t first, int64_t last, float* __restrict w, const float* __restrict g,
-                   float* __restrict m, float* __restrict v, const float* factors) {
+void apply_factors(const Rule rule, int64_t n, float* __restrict w, const float* __restrict g, float* __restrict m,
+                   float* __restrict v, const float* factors) {
   const float both[2] = {factors[0], factors[1]};  // a copy, which no store changes
-  for (int64_t i = first; i < last; ++i) rule.apply(i, w, g, m, v, both);
+  for (int64_t i = 0; i < n; ++i) rule.apply(i, w, g, m, v, both);
 }
 
 template <class Rule>
-void update_by_sums(const float* numbers, const RtfParameter* parameters, int64_t count, const RtfThreads& threads) {
+void update_by_sums(const float* numbers, float factor, const RtfParameter* parameters, int64_t count,
+                    const RtfThreads& threads) {
   const Rule rule(numbers);
   Blocks blocks;
   for (int64_t p = 0; p < count; ++p) blocks.add(parameters[p].size, kSquaresPerBlock);
   std::vector<double> sums(2 * blocks.count());
   blocks.each(threads, [&](int64_t block, int64_t p, int64_t at, int64_t n) {
     const RtfParameter& of = parameters[p];
-    sum(rule, at, at + n, of.value, of.gradient, of.slots[0], of.slots[1], &sums[2 * block]);
+    Scaled scaled(factor);
+    sum(rule, n, of.value + at, scaled(of.gradient + at, n), of.slots[0] + at, of.slots[1] + at, &sums[2 * block]);
   });
   std::vector<float> factors(2 * count);
   for (int64_t p = 0; p < count; ++p) {
@@ -141,7 +171,9 @@ void update_by_sums(const float* numbers, const RtfParameter* parameters, int64_
   }
   blocks.each(threads, [&](int64_t, int64_t p, int64_t at, int64_t n) {
     const RtfParameter& of = parameters[p];
-    apply_factors(rule, at, at + n, of.value, of.gradient, of.slots[0], of.slots[1], &factors[2 * p]);
+    Scaled scaled(factor);
+    apply_factors(rule, n, of.value + at, scaled(of.gradient + at, n), of.slots[0] + at, of.slots[1] + at,
+                  &factors[2 * p]);
   });
 }
 
@@ -159,7 +191,8 @@ double add_squares(int64_t n, const float* __restrict x, const float* __restrict
   return total(sums);
 }
 
-void update_adafactor(const float* numbers, const RtfParameter* parameters, int64_t count, const RtfThreads& threads) {
+void update_adafactor(const float* numbers, float factor, const RtfParameter* parameters, int64_t count,
+                      const RtfThreads& threads) {
   const float rate = numbers[0], weight = numbers[1], epsilon1 = numbers[2], epsilon2 = numbers[3];
   const float threshold = numbers[4], scaled = numbers[5], decay = rate * numbers[6];
   struct Matrix {
@@ -179,8 +212,10 @@ void update_adafactor(const float* numbers, const RtfParameter* parameters, int6
   blocks.each(threads, [&](int64_t block, int64_t p, int64_t at, int64_t n) {
     const RtfParameter& of = parameters[p];
     by_column[block].assign(of.columns, 0.0f);
+    Scaled times_factor(factor);
     for (int64_t row = at; row < at + n; ++row) {
-      const double sum = add_squares(of.columns, of.gradient + row * of.columns, nullptr, by_column[block].data());
+      const double sum = add_squares(of.columns, times_factor(of.gradient + row * of.columns, of.columns), nullptr,
+                                     by_column[block].data());
       float& mean = of.slots[0][row];
       mean += weight * (static_cast<float>(sum / of.columns) + epsilon1 - mean);
     }
@@ -209,11 +244,13 @@ void update_adafactor(const float* numbers, const RtfParameter* parameters, int6
   }
   blocks.each(threads, [&](int64_t block, int64_t p, int64_t at, int64_t n) {
     const Matrix& matrix = matrices[p];
+    Scaled times_factor(factor);
     sums[block] = 0;
-    for (int64_t row = at; row < at + n; ++row)
-      sums[block] +=
-          static_cast<double>(matrix.of_rows[row]) * matrix.of_rows[row] *
-          add_squares(matrix.columns, parameters[p].gradient + row * matrix.columns, matrix.of_columns.data(), nullptr);
+    for (int64_t row = at; row < at + n; ++row) {
+      const float* g = times_factor(parameters[p].gradient + row * matrix.columns, matrix.columns);
+      sums[block] += static_cast<double>(matrix.of_rows[row]) * matrix.of_rows[row] *
+                     add_squares(matrix.columns, g, matrix.of_columns.data(), nullptr);
+    }
   });
   for (int64_t p = 0; p < count; ++p) {
     double sum = 0;
@@ -224,11 +261,12 @@ void update_adafactor(const float* numbers, const RtfParameter* parameters, int6
   blocks.each(threads, [&](int64_t, int64_t p, int64_t at, int64_t n) {
     const Matrix& matrix = matrices[p];
     const float* __restrict of_columns = matrix.of_columns.data();
+    Scaled times_factor(factor);
     for (int64_t row = at; row < at + n; ++row) {
       float* __restrict w = parameters[p].value + row * matrix.columns;
-      const float* __restrict g = parameters[p].gradient + row * matrix.columns;
-      const float factor = matrix.step * matrix.of_rows[row];
-      for (int64_t i = 0; i < matrix.columns; ++i) w[i] -= factor * of_columns[i] * g[i] + decay * w[i];
+      const float* __restrict g = times_factor(parameters[p].gradient + row * matrix.columns, matrix.columns);
+      const float of_row = matrix.step * matrix.of_rows[row];
+      for (int64_t i = 0; i < matrix.columns; ++i) w[i] -= of_row * of_columns[i] * g[i] + decay * w[i];
     }
   });
 }
@@ -250,11 +288,11 @@ int rtf_update_numbers(int rule) {
   return kNumbers[rule];
 }
 
-void rtf_update_f32(int rule, const float* numbers, const RtfParameter* parameters, int64_t count,
+void rtf_update_f32(int rule, const float* numbers, const float* factor, const RtfParameter* parameters, int64_t count,
                     const RtfThreads* threads) {
   float all[kRtfMaxNumbers] = {};
   std::copy(numbers, numbers + rtf_update_numbers(rule), all);
-  using Update = void (*)(const float*, const RtfParameter*, int64_t, const RtfThreads&);
+  using Update = void (*)(const float*, float, const RtfParameter*, int64_t, const RtfThreads&);
   static const Update kUpdates[] = {rtf::update<rtf::Sgd>,          rtf::update<rtf::Momentum>,
                                     rtf::update<rtf::KerasSgd>,     rtf::update<rtf::Adam>,
                                     rtf::update<rtf::AmsGrad>,      rtf::update<rtf::NadamKeras>,
@@ -265,7 +303,7 @@ void rtf_update_f32(int rule, const float* numbers, const RtfParameter* paramete
                                     rtf::update_by_sums<rtf::Lamb>, rtf::update_by_sums<rtf::ScaledAdam>,
                                     rtf::update_adafactor};
   static_assert(sizeof(kUpdates) == RTF_RULES * sizeof(Update), "a rule is missing");
-  kUpdates[rule](all, parameters, count, *threads);
+  kUpdates[rule](all, *factor, parameters, count, *threads);
 }
 
 double rtf_sum_of_squares_f32(const float* const* arrays, const int64_t* sizes, int64_t count,

@@ -45,6 +45,17 @@ __device__ __forceinline__ void each(const Part& part, const Function& function)
   for (int64_t i = part.at + threadIdx.x; i < part.at + part.n; i += kThreads) function(i);
 }
 
+// A gradient times the factor of all, rounded, also if the rule adds something to the product.
+__device__ __forceinline__ float scaled(float gradient, const float* factor) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(gradient, *factor);
+#else
+  return gradient * *factor;
+#endif
+}
+
+__device__ __forceinline__ float* from(float* slot, int64_t first) { return slot ? slot + first : nullptr; }
+
 // The sum over all threads of what each of them has of the numbers from[0 .. count - 1], in each thread.
 __device__ double sum_of_parts(const float* from, int64_t count, int64_t stride, double* shared) {
   double sum = 0;
@@ -61,22 +72,28 @@ __device__ double sum_of_parts(const float* from, int64_t count, int64_t stride,
 }
 
 template <class Rule>
-__global__ void update(__grid_constant__ const Table table, const float* numbers) {
+__global__ void update(__grid_constant__ const Table table, const float* numbers, const float* factor) {
   const Part part(table, kPerBlock, false);
   const RtfParameter& of = table.entries[part.p].of;
   const Rule rule(numbers);
-  each(part, [&](int64_t i) { rule.step(i, of.value, of.gradient, of.slots[0], of.slots[1], of.slots[2]); });
+  each(part, [&](int64_t i) {
+    const float g = scaled(of.gradient[i], factor);
+    rule.step(0, of.value + i, &g, from(of.slots[0], i), from(of.slots[1], i), from(of.slots[2], i));
+  });
 }
 
 // scratch of a parameter: two factors, then two sums for each block.
 template <class Rule>
-__global__ void add_entries(__grid_constant__ const Table table, const float* numbers) {
+__global__ void add_entries(__grid_constant__ const Table table, const float* numbers, const float* factor) {
   const Part part(table, kPerBlock, false);
   const Entry& entry = table.entries[part.p];
   const RtfParameter& of = entry.of;
   const Rule rule(numbers);
   float one = 0.0f, other = 0.0f;
-  each(part, [&](int64_t i) { rule.add(i, of.value, of.gradient, of.slots[0], of.slots[1], &one, &other); });
+  each(part, [&](int64_t i) {
+    const float g = scaled(of.gradient[i], factor);
+    rule.add(0, of.value + i, &g, of.slots[0] + i, of.slots[1] + i, &one, &other);
+  });
   one = team_sum<kThreads>(one, dynamic_shared<float>());
   other = team_sum<kThreads>(other, dynamic_shared<float>());
   if (threadIdx.x > 0) return;
@@ -86,7 +103,7 @@ __global__ void add_entries(__grid_constant__ const Table table, const float* nu
 
 // A block for each parameter.
 template <class Rule>
-__global__ void make_factors(__grid_constant__ const Table table, const float* numbers) {
+__global__ void make_factors(__grid_constant__ const Table table, const float* numbers, const float* factor) {
   const Entry& entry = table.entries[blockIdx.x];
   const int64_t blocks = (entry.of.size + kPerBlock - 1) / kPerBlock;
   double sums[2];
@@ -95,13 +112,16 @@ __global__ void make_factors(__grid_constant__ const Table table, const float* n
 }
 
 template <class Rule>
-__global__ void apply_factors(__grid_constant__ const Table table, const float* numbers) {
+__global__ void apply_factors(__grid_constant__ const Table table, const float* numbers, const float* factor) {
   const Part part(table, kPerBlock, false);
   const Entry& entry = table.entries[part.p];
   const RtfParameter& of = entry.of;
   const Rule rule(numbers);
   const float factors[2] = {entry.scratch[0], entry.scratch[1]};
-  each(part, [&](int64_t i) { rule.apply(i, of.value, of.gradient, of.slots[0], of.slots[1], factors); });
+  each(part, [&](int64_t i) {
+    const float g = scaled(of.gradient[i], factor);
+    rule.apply(0, of.value + i, &g, of.slots[0] + i, of.slots[1] + i, factors);
+  });
 }
 
 // Adafactor: a block has kRows rows of a matrix. Its scratch: the mean of all means of rows, and the step; two sums for
@@ -131,7 +151,7 @@ struct Matrix {
 };
 
 // The means of rows, the sums of columns and the squares of the weights.
-__global__ void add_squares(__grid_constant__ const Table table, const float* numbers) {
+__global__ void add_squares(__grid_constant__ const Table table, const float* numbers, const float* factor) {
   const Part part(table, kRows, true);
   const Entry& entry = table.entries[part.p];
   const Adafactor rule(numbers);
@@ -141,7 +161,7 @@ __global__ void add_squares(__grid_constant__ const Table table, const float* nu
   for (int64_t row = part.at + threadIdx.x / kWarp; row < part.at + part.n; row += kThreads / kWarp) {
     float squares = 0.0f;
     for (int64_t u = threadIdx.x % kWarp; u < matrix.columns; u += kWarp) {
-      const float g = of.gradient[row * matrix.columns + u], w = of.value[row * matrix.columns + u];
+      const float g = scaled(of.gradient[row * matrix.columns + u], factor), w = of.value[row * matrix.columns + u];
       squares += g * g;
       weights += w * w;
     }
@@ -155,7 +175,7 @@ __global__ void add_squares(__grid_constant__ const Table table, const float* nu
   for (int64_t u = threadIdx.x; u < matrix.columns; u += kThreads) {
     float squares = 0.0f;
     for (int64_t row = part.at; row < part.at + part.n; ++row) {
-      const float g = of.gradient[row * matrix.columns + u];
+      const float g = scaled(of.gradient[row * matrix.columns + u], factor);
       squares += g * g;
     }
     matrix.by_column[part.block * matrix.columns + u] = squares;
@@ -163,7 +183,7 @@ __global__ void add_squares(__grid_constant__ const Table table, const float* nu
 }
 
 // The means of columns, the mean of the means of rows, and the step before clipping. A block for each parameter.
-__global__ void make_columns(__grid_constant__ const Table table, const float* numbers) {
+__global__ void make_columns(__grid_constant__ const Table table, const float* numbers, const float* factor) {
   const Entry& entry = table.entries[blockIdx.x];
   const Adafactor rule(numbers);
   const Matrix matrix(entry);
@@ -184,7 +204,7 @@ __global__ void make_columns(__grid_constant__ const Table table, const float* n
 }
 
 // The squares of the scaled gradients.
-__global__ void add_scaled(__grid_constant__ const Table table) {
+__global__ void add_scaled(__grid_constant__ const Table table, const float* factor) {
   const Part part(table, kRows, true);
   const Entry& entry = table.entries[part.p];
   const Matrix matrix(entry);
@@ -192,7 +212,7 @@ __global__ void add_scaled(__grid_constant__ const Table table) {
   for (int64_t row = part.at + threadIdx.x / kWarp; row < part.at + part.n; row += kThreads / kWarp) {
     const float of_row = *matrix.mean_row / entry.of.slots[0][row];
     for (int64_t u = threadIdx.x % kWarp; u < matrix.columns; u += kWarp) {
-      const float g = entry.of.gradient[row * matrix.columns + u] * matrix.of_columns[u];
+      const float g = scaled(entry.of.gradient[row * matrix.columns + u], factor) * matrix.of_columns[u];
       sum += of_row * (g * g);
     }
   }
@@ -201,7 +221,7 @@ __global__ void add_scaled(__grid_constant__ const Table table) {
 }
 
 // A block for each parameter.
-__global__ void clip_step(__grid_constant__ const Table table, const float* numbers) {
+__global__ void clip_step(__grid_constant__ const Table table, const float* numbers, const float* factor) {
   const Entry& entry = table.entries[blockIdx.x];
   const Matrix matrix(entry);
   const double sum = sum_of_parts(matrix.sums, matrix.blocks, 1, dynamic_shared<double>());
@@ -211,16 +231,17 @@ __global__ void clip_step(__grid_constant__ const Table table, const float* numb
   *matrix.step /= ratio < 1.0f ? 1.0f : ratio;  // NaN stays
 }
 
-__global__ void apply_scaled(__grid_constant__ const Table table, const float* numbers) {
+__global__ void apply_scaled(__grid_constant__ const Table table, const float* numbers, const float* factor) {
   const Part part(table, kRows, true);
   const Entry& entry = table.entries[part.p];
   const Adafactor rule(numbers);
   const Matrix matrix(entry);
   for (int64_t row = part.at + threadIdx.x / kWarp; row < part.at + part.n; row += kThreads / kWarp) {
-    const float factor = *matrix.step * sqrtf(*matrix.mean_row / entry.of.slots[0][row]);
+    const float of_row = *matrix.step * sqrtf(*matrix.mean_row / entry.of.slots[0][row]);
     for (int64_t u = threadIdx.x % kWarp; u < matrix.columns; u += kWarp) {
       float& w = entry.of.value[row * matrix.columns + u];
-      w -= factor * matrix.of_columns[u] * entry.of.gradient[row * matrix.columns + u] + rule.decay * w;
+      const float g = scaled(entry.of.gradient[row * matrix.columns + u], factor);
+      w -= of_row * matrix.of_columns[u] * g + rule.decay * w;
     }
   }
 }
@@ -281,40 +302,42 @@ cudaError_t by_tables(int64_t count, float* scratch, const Parameter& parameter,
 // The launches of a rule for a table.
 class Launches {
  public:
-  Launches(const Table& table, unsigned blocks, const float* numbers, cudaStream_t stream)
-      : table_(table), blocks_(blocks), numbers_(numbers), stream_(stream) {}
+  Launches(const Table& table, unsigned blocks, const float* numbers, const float* factor, cudaStream_t stream)
+      : table_(table), blocks_(blocks), numbers_(numbers), factor_(factor), stream_(stream) {}
 
   template <class Rule>
   cudaError_t simple() const {
-    return launch(update<Rule>, blocks_, kThreads, 0, stream_, table_, numbers_);
+    return launch(update<Rule>, blocks_, kThreads, 0, stream_, table_, numbers_, factor_);
   }
 
   template <class Rule>
   cudaError_t by_sums() const {
-    cudaError_t error = launch(add_entries<Rule>, blocks_, kThreads, kFloats, stream_, table_, numbers_);
+    cudaError_t error = launch(add_entries<Rule>, blocks_, kThreads, kFloats, stream_, table_, numbers_, factor_);
     if (error == cudaSuccess) error = by_parameter(make_factors<Rule>);
-    if (error == cudaSuccess) error = launch(apply_factors<Rule>, blocks_, kThreads, 0, stream_, table_, numbers_);
+    if (error == cudaSuccess)
+      error = launch(apply_factors<Rule>, blocks_, kThreads, 0, stream_, table_, numbers_, factor_);
     return error;
   }
 
   cudaError_t adafactor() const {
-    cudaError_t error = launch(add_squares, blocks_, kThreads, kFloats, stream_, table_, numbers_);
+    cudaError_t error = launch(add_squares, blocks_, kThreads, kFloats, stream_, table_, numbers_, factor_);
     if (error == cudaSuccess) error = by_parameter(make_columns);
-    if (error == cudaSuccess) error = launch(add_scaled, blocks_, kThreads, kFloats, stream_, table_);
+    if (error == cudaSuccess) error = launch(add_scaled, blocks_, kThreads, kFloats, stream_, table_, factor_);
     if (error == cudaSuccess) error = by_parameter(clip_step);
-    if (error == cudaSuccess) error = launch(apply_scaled, blocks_, kThreads, 0, stream_, table_, numbers_);
+    if (error == cudaSuccess) error = launch(apply_scaled, blocks_, kThreads, 0, stream_, table_, numbers_, factor_);
     return error;
   }
 
  private:
   template <typename Kernel>
   cudaError_t by_parameter(Kernel kernel) const {
-    return launch(kernel, static_cast<unsigned>(table_.count), kThreads, kDoubles, stream_, table_, numbers_);
+    return launch(kernel, static_cast<unsigned>(table_.count), kThreads, kDoubles, stream_, table_, numbers_, factor_);
   }
 
   const Table& table_;
   const unsigned blocks_;
   const float* const numbers_;
+  const float* const factor_;
   const cudaStream_t stream_;
 };
 
@@ -351,11 +374,11 @@ int64_t rtf_update_cuda_scratch_size(int rule, const RtfParameter* parameters, i
   return size;
 }
 
-const char* rtf_update_cuda_f32(int rule, const float* numbers, const RtfParameter* parameters, int64_t count,
-                                float* scratch, void* stream) {
+const char* rtf_update_cuda_f32(int rule, const float* numbers, const float* factor, const RtfParameter* parameters,
+                                int64_t count, float* scratch, void* stream) {
   const auto parameter = [&](int64_t p) { return std::make_pair(parameters[p], rtf::needs_of(rule, parameters[p])); };
   return rtf::text_of(rtf::by_tables(count, scratch, parameter, [&](const rtf::Table& table, unsigned blocks) {
-    return (rtf::Launches(table, blocks, numbers, static_cast<cudaStream_t>(stream)).*rtf::kLaunches[rule])();
+    return (rtf::Launches(table, blocks, numbers, factor, static_cast<cudaStream_t>(stream)).*rtf::kLaunches[rule])();
   }));
 }
 

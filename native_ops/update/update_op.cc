@@ -23,7 +23,7 @@ REGISTER_OP("RtfUpdate")
     .Input("vars: count * resource")
     .Input("slots: n_slots * resource")  // those of the first parameter, of the second, ...
     .Input("grads: count * float")
-    .Input("numbers: float")  // see RtfRule
+    .Input("numbers: float")  // the factor of all gradients, and those of the rule, see RtfRule
     .Input("when: bool")      // scalar: false if nothing is to change
     .SetIsStateful()
     .SetShapeFn([](InferenceContext*) { return OkStatus(); });
@@ -62,7 +62,7 @@ struct Cpu {
   static Status update(OpKernelContext* context, int rule, const float* numbers,
                        const std::vector<RtfParameter>& parameters) {
     const RtfThreads threads = tf_threads(context);
-    rtf_update_f32(rule, numbers, parameters.data(), parameters.size(), &threads);
+    rtf_update_f32(rule, numbers + 1, numbers, parameters.data(), parameters.size(), &threads);
     return OkStatus();
   }
 
@@ -87,8 +87,8 @@ struct Gpu {
     Tensor scratch;
     TF_RETURN_IF_ERROR(
         allocate_scratch(context, rtf_update_cuda_scratch_size(rule, parameters.data(), count), &scratch));
-    return gpu_status(
-        "update", rtf_update_cuda_f32(rule, numbers, parameters.data(), count, floats(&scratch), gpu_stream(context)));
+    return gpu_status("update", rtf_update_cuda_f32(rule, numbers + 1, numbers, parameters.data(), count,
+                                                    floats(&scratch), gpu_stream(context)));
   }
 
   static Status norm(OpKernelContext* context, const std::vector<const float*>& arrays,
@@ -161,8 +161,8 @@ class UpdateOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const int per_parameter = rtf_update_slots(rule_), n_vars = count_ * (1 + per_parameter);
     const Tensor& numbers = context->input(n_vars + count_);
-    OP_REQUIRES(context, numbers.NumElements() == rtf_update_numbers(rule_),
-                InvalidArgument("update: the rule takes ", rtf_update_numbers(rule_), " numbers"));
+    OP_REQUIRES(context, numbers.NumElements() == 1 + rtf_update_numbers(rule_),
+                InvalidArgument("update: the rule takes ", rtf_update_numbers(rule_), " numbers, and a factor"));
     const Tensor& when = context->input(n_vars + count_ + 1);
     OP_REQUIRES(context, when.NumElements() == 1, InvalidArgument("update: whether to update has to be a scalar"));
     if (!when.flat<bool>()(0)) return;

@@ -1,6 +1,7 @@
 """Updates of all parameters in one op: each optimizer against its ops for single parameters, locks, copies, errors."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +58,11 @@ def ops():
     return found
 
 
-def trained(options, dtypes=("float32",), *, skips=False):
+def trained(options, dtypes=("float32",), *, skips=False, factor=None, scaled=False):
     """Return variables and state after three steps, and the types of the ops of a step.
 
+    :param factor: of the gradients
+    :param scaled: whether they are multiplied by it before
     :param skips: whether a step that is to change nothing comes before each, with NaN as gradients
     """
     rng = np.random.RandomState(1)
@@ -72,8 +75,9 @@ def trained(options, dtypes=("float32",), *, skips=False):
     optimizer.build(variables, "all")
 
     def step(when, *grads):
-        pairs = [(name, grad, variables[name]) for name, grad in zip(variables, grads)]
-        optimizer.apply(pairs, tf.constant(0.01), when)
+        values = [grad * factor for grad in grads] if scaled else grads
+        pairs = [(name, grad, variables[name]) for name, grad in zip(variables, values)]
+        optimizer.apply(pairs, tf.constant(0.01), when, None if scaled else factor)
 
     function = tf.function(step, autograph=False)
     for _ in range(3):
@@ -118,6 +122,18 @@ def test_rules_of_a_trial_have_the_same_launches(ops, monkeypatch):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("options", OPTIMIZERS, ids=str)
+def test_factor_of_all_gradients(ops, monkeypatch, options):
+    """Bit for bit as if each gradient had been multiplied by it before; also for more than is scaled at once."""
+    monkeypatch.setattr(base, "LEAST_SIZE", 0)
+    monkeypatch.setattr(sys.modules[__name__], "SHAPES", [(3, 5), (), (130, 70), (0, 2)])
+    (fused, types), (expected, others) = (trained(options, factor=0.3, scaled=scaled) for scaled in (False, True))
+    fused_count = len(SHAPES) - (options["class"] == "adafactor")  # its rule is for matrices
+    assert types.count("RtfUpdate") == 1 and types.count("Mul") == others.count("Mul") - fused_count
+    for name, value in expected.items():
+        np.testing.assert_array_equal(fused[name], value, err_msg=name)
+
+
 def test_own_rule_of_a_subclass_is_not_replaced(ops, monkeypatch):
     class Backwards(Adam):
         def update(self, grad, var, slots, hyper):
@@ -158,11 +174,11 @@ def test_norm(ops, monkeypatch):
 @pytest.mark.parametrize(
     "rule, slots, numbers, when, text",
     [
-        ("sgd", [], [1.0, 2.0], True, "takes 1 numbers"),
-        ("sgd", [], [1.0], [True, True], "has to be a scalar"),
-        ("momentum", [], [1.0, 0.0, 0.0], True, "momentum has 1 slots"),
-        ("momentum", [tf.Variable([1.0])], [1.0, 0.0, 0.0], True, "its gradient is [2]"),
-        ("adafactor", [tf.Variable([1.0, 1.0])] * 2, 7 * [1.0], True, "is for matrices, but a gradient is [2]"),
+        ("sgd", [], [1.0], True, "takes 1 numbers, and a factor"),
+        ("sgd", [], [1.0, 1.0], [True, True], "has to be a scalar"),
+        ("momentum", [], [1.0, 1.0, 0.0, 0.0], True, "momentum has 1 slots"),
+        ("momentum", [tf.Variable([1.0])], [1.0, 1.0, 0.0, 0.0], True, "its gradient is [2]"),
+        ("adafactor", [tf.Variable([1.0, 1.0])] * 2, 8 * [1.0], True, "is for matrices, but a gradient is [2]"),
     ],
 )
 def test_wrong_input(ops, rule, slots, numbers, when, text):

@@ -9,6 +9,7 @@ int main() {
   const float numbers[kRtfMaxNumbers] = {0.1f, 0.5f, 0.6f, 0.9f, 0.99f, 1e-3f, 1.0f, 0.5f};
   for (int seed = 1; seed <= 96; ++seed) {
     std::srand(seed);
+    const float factor = seed % 3 ? 0.7f : 1.0f;
     const int rule = seed % RTF_RULES, count = std::rand() % 9;
     std::vector<Array> arrays[2];
     double norms[2];
@@ -35,7 +36,7 @@ int main() {
         sizes.push_back(size);
       }
       norms[i] = rtf_sum_of_squares_f32(gradients.data(), sizes.data(), count, threads);
-      rtf_update_f32(rule, numbers, parameters.data(), count, threads);
+      rtf_update_f32(rule, numbers, &factor, parameters.data(), count, threads);
     }
     bool good = arrays[0] == arrays[1] && norms[0] == norms[1] && std::isfinite(norms[0]);
     for (const Array& array : arrays[0]) good &= finite(array) || rule == RTF_RMSPROP_CENTERED;

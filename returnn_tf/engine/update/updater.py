@@ -7,7 +7,7 @@ the optimizer and ``extra_updates``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
@@ -251,18 +251,22 @@ class Updater:
         def update() -> Any:
             pairs: list[tuple[str, Any, Any]] = []
             clips: dict[Any, Any] = {}  # one factor for all parameters with the same norm and limit
+            by_name: dict[str, Any] = {}
             for name in names:
                 options, dtype = self._options[name], summed[name].dtype
                 tag, limit = options.gradient_clip_global_norm_tag, options.gradient_clip_global_norm
                 if limit and (tag, limit, dtype) not in clips:
                     clips[tag, limit, dtype] = gradients.clip_factor(norms[tag], limit, dtype)
-                clip = clips.get((tag, limit, dtype))
+                by_name[name] = clips.get((tag, limit, dtype))
+            factor = next(iter(clips.values())) if self._clips_last(names, by_name.values()) else None
+            for name in names:
+                clip, options = by_name[name] if factor is None else None, self._options[name]
                 grad = gradients.process(summed[name], options, name=name, norm=norms[None], clip=clip, seed=seed)
                 pairs.append((name, grad, self._variables[name]))
             for name in names:
                 if name in constraints:
                     self._variables[name].assign_sub(gradients.dense(constraints[name]))
-            group.optimizer.apply(pairs, learning_rate, when)
+            group.optimizer.apply(pairs, learning_rate, when, factor)
             for name in names:
                 if name in self._accumulated:
                     self._accumulated[name].assign(tf.zeros_like(self._accumulated[name]))
@@ -271,6 +275,20 @@ class Updater:
             return tf.constant(True)
 
         return update
+
+    def _clips_last(self, names: Sequence[str], clips: Collection[Any]) -> bool:
+        """Return whether gradients have one factor by the global norm, float32, and no filter comes after it.
+
+        :param names: parameters of a group
+        :param clips: their factors, None where there is none
+        """
+        first = next(iter(clips))
+        return (
+            first is not None
+            and first.dtype == tf.float32
+            and all(clip is first for clip in clips)
+            and not any(self._options[name].tolerates_nonfinite() for name in names)
+        )
 
     def _norms(self, grads: Gradients, summed: Mapping[str, Any]) -> dict[Optional[str], Any]:
         """Return the global norm by tag; None stands for all parameters."""

@@ -32,10 +32,11 @@ class UpdateRule:
     #: only. Rules of a kind have the same launches on a GPU, and their time is that of reading and writing memory.
     sums: ClassVar[str] = ""
 
-    @property
-    def numbers(self) -> Any:
-        """Return the numbers as float32 vector."""
-        return tf.stack([tf.cast(getattr(self, field.name), tf.float32) for field in fields(self)])
+    def numbers(self, factor: Any = 1.0) -> Any:
+        """Return the factor of all gradients and the numbers of the rule, float32 vector."""
+        return tf.stack(
+            [tf.cast(x, tf.float32) for x in (factor, *(getattr(self, field.name) for field in fields(self)))]
+        )
 
 
 @dataclass(frozen=True)
@@ -247,19 +248,21 @@ def native_update(
     slots: Sequence[Sequence[Any]],
     grads: Sequence[Any],
     when: Any = True,
+    factor: Any = 1.0,
 ) -> Any:
     """Emit one op that changes all variables and their slots, all float32.
 
     :param ops: what `update_ops` returned
     :param slots: those of each variable, in the order of the rule
     :param when: bool scalar; if it is false, nothing changes
+    :param factor: scalar, of all gradients
     """
     return ops.rtf_update(
         rule=rule.name,
         vars=[var.handle for var in variables],
         slots=[slot.handle for of_var in slots for slot in of_var],
         grads=list(grads),
-        numbers=rule.numbers,
+        numbers=rule.numbers(factor),
         when=when,
     )
 
@@ -427,8 +430,8 @@ def self_test(ops: Any) -> None:
         states = [[tf.Variable(value, dtype=tf.float32) for value in of_one] for of_one in slots]
         for _ in range(2):
             grads = [rng.normal(0, 1, shape) for shape in shapes]
-            tensors = [tf.constant(grad, tf.float32) for grad in grads]
-            native_update(ops, rule, variables, states, tensors)
+            tensors = [tf.constant(2.0 * grad, tf.float32) for grad in grads]
+            native_update(ops, rule, variables, states, tensors, factor=0.5)
             changed = [formula(w, g, s, *vars(rule).values()) for w, g, s in zip(values, grads, slots)]
             values, slots = [w for w, _ in changed], [s for _, s in changed]
         got = [*variables, *(state for of_one in states for state in of_one)]

@@ -92,7 +92,7 @@ def _update_case(rule: UpdateRule, plain_step: Plain, size: Size) -> Case:
         *values, g = (tf.unstack(array) for array in arrays)
         w, *of_rule = (_variables("native %d" % i, rows) for i, rows in enumerate(values))
         of_all = [slot for of_one in zip(*of_rule) for slot in of_one]
-        ops.rtf_update(rule=rule.name, vars=w, slots=of_all, grads=g, numbers=rule.numbers, when=True)
+        ops.rtf_update(rule=rule.name, vars=w, slots=of_all, grads=g, numbers=rule.numbers(), when=True)
         return [_taken(handles) for handles in (w, *of_rule)]
 
     def plain(*arrays: Any) -> list[Any]:

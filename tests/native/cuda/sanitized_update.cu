@@ -30,11 +30,12 @@ int main() {
       gradients.push_back(parameter.gradient);
       sizes.push_back(parameter.size);
     }
+    const Array factor(1, 0.7f);
     Array scratch(rtf_update_cuda_scratch_size(rule, parameters.data(), count)), norm(1);
     Array parts(rtf_norm_of_all_cuda_scratch_size(sizes.data(), count));
     const char* errors[] = {
         rtf_norm_of_all_cuda_f32(gradients.data(), sizes.data(), count, norm.data(), parts.data(), nullptr),
-        rtf_update_cuda_f32(rule, numbers.data(), parameters.data(), count, scratch.data(), nullptr),
+        rtf_update_cuda_f32(rule, numbers.data(), factor.data(), parameters.data(), count, scratch.data(), nullptr),
         finite(norm) ? nullptr : "not finite",
     };
     for (const char* error : errors)

@@ -20,6 +20,7 @@ SIZES = [(0, 2), (), (37, 3), (4500,)]
 MATRICES = [(1, 5), (70, 33), (0, 2), (7, 0), (3, 300)]
 #: More than there are in a launch.
 MANY = [(1 + i % 2, 2) for i in range(43)]
+FACTOR = 0.7
 NUMBERS = [0.1, 0.5, 0.6, 0.9, 0.99, 1e-3, 1.0, 0.5]
 
 
@@ -58,13 +59,16 @@ def updated(
     :param shapes: of parameters; default: those that the rule is for
     """
     parameters, number = Parameters(rule, shapes), RULES.index(rule)
-    given = np.array(numbers, "float32")
+    given, factor = np.array(numbers, "float32"), np.array([FACTOR], "float32")
     arguments = (parameters.table, parameters.count)
     if hasattr(library, "rtf_update_cuda_f32"):
         library.rtf_update_cuda_scratch_size.restype = ctypes.c_int64
         library.rtf_update_cuda_f32.restype = ctypes.c_char_p
         room = empty(library.rtf_update_cuda_scratch_size(number, *arguments))
-        assert library.rtf_update_cuda_f32(number, pointer(given), *arguments, pointer(room), None) is None
+        assert (
+            library.rtf_update_cuda_f32(number, pointer(given), pointer(factor), *arguments, pointer(room), None)
+            is None
+        )
     else:
-        library.rtf_update_f32(number, pointer(given), *arguments, ctypes.byref(ALONE))
+        library.rtf_update_f32(number, pointer(given), pointer(factor), *arguments, ctypes.byref(ALONE))
     return [x for of_one in parameters.arrays for x in of_one]

@@ -179,7 +179,9 @@ class Optimizer:
             for name, slot in self.slots_of(self._shapes[param]).items():
                 slots[name].assign(_initial(slot, slots[name].dtype))
 
-    def apply(self, grads: Sequence[tuple[str, Any, Any]], learning_rate: Any, when: Any = True) -> None:
+    def apply(
+        self, grads: Sequence[tuple[str, Any, Any]], learning_rate: Any, when: Any = True, factor: Any = None
+    ) -> None:
         """Update all parameters once; called while a ``tf.function`` is traced.
 
         A native op asks by itself whether to: its graph is much smaller than that of a condition around it, through
@@ -188,6 +190,7 @@ class Optimizer:
         :param grads: (parameter name, dense gradient, variable)
         :param learning_rate: scalar tensor, before ``learning_rate_multiplier``
         :param when: True, or a bool scalar: whether to update; else all variables keep their values
+        :param factor: scalar by which all gradients are multiplied first, of their dtype; None: 1
         """
         rate = tf.cast(learning_rate, "float64") * self.learning_rate_multiplier
         before = {key: var.read_value() for key, var in self._scalars.items()}
@@ -197,8 +200,10 @@ class Optimizer:
         for _, _, var in grads:
             if var.dtype not in by_dtype:
                 by_dtype[var.dtype] = {key: tf.cast(value, var.dtype) for key, value in hyper.items()}
-        done = self._apply_fused([entry for entry in grads if entry[2].dtype == tf.float32], by_dtype, when)
+        done = self._apply_fused([entry for entry in grads if entry[2].dtype == tf.float32], by_dtype, when, factor)
         left = [entry for entry in grads if entry[0] not in done]
+        if factor is not None:
+            left = [(param, grad * factor, var) for param, grad, var in left]
 
         def one_by_one() -> Any:
             for param, grad, var in left:
@@ -214,7 +219,7 @@ class Optimizer:
         self._iterations.assign_add(tf.cast(when, "int64"))
 
     def _apply_fused(
-        self, grads: Sequence[tuple[str, Any, Any]], by_dtype: dict[Any, dict[str, Any]], when: Any
+        self, grads: Sequence[tuple[str, Any, Any]], by_dtype: dict[Any, dict[str, Any]], when: Any, factor: Any
     ) -> set[str]:
         """Emit one op for all parameters if a native one can update them; return their names, or no names."""
         grads = [entry for entry in grads if self.fused_for(tuple(entry[2].shape))]
@@ -226,7 +231,8 @@ class Optimizer:
         if ops is None or rule is None:
             return set()
         variables, slots = [var for _, _, var in grads], [list(self._slots[param].values()) for param, _, _ in grads]
-        native_update(ops, rule, variables, slots, [tf.cast(grad, tf.float32) for _, grad, _ in grads], when)
+        values = [tf.cast(grad, tf.float32) for _, grad, _ in grads]
+        native_update(ops, rule, variables, slots, values, when, 1.0 if factor is None else factor)
         return {param for param, _, _ in grads}
 
 
