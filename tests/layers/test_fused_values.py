@@ -100,3 +100,18 @@ def test_depthwise_convolution_with_its_norm(conv: dict[str, Any], norm: dict[st
         "output": {"class": "combine", "kind": "mul", "from": read, "loss": "as_is"},
     }
     assert_as_one_by_one(layers)
+
+
+@pytest.mark.parametrize("activation", ["swish", "gelu", "softmax"])
+@pytest.mark.parametrize("kind", ["conv", "transposed_conv"])
+def test_activation_of_a_convolution(kind: str, activation: str) -> None:
+    """Also read before the activation, by a derivative."""
+    conv = {"class": kind, "n_out": WIDTH, "filter_size": (3,), "padding": "same", "from": "data"}
+    layers = {
+        "a": {**conv, "activation": activation},
+        "square": {"class": "eval", "eval": "source(0) ** 2", "from": "a"},
+        "y": {"class": "reduce", "mode": "sum", "axis": ["B", "T", "F"], "from": "square"},
+        "gradient": {"class": "gradient", "y": "y", "x": "a"},
+        "output": {"class": "combine", "kind": "mul", "from": ["gradient", "a"], "loss": "as_is"},
+    }
+    assert_as_one_by_one(layers)

@@ -13,6 +13,7 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.graph.option_types import Activation, AxisOrder, Init
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.ops.activations import check_activation, get_activation, may_reduce
+from returnn_tf.ops.after_product import bias_and_activation
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.ops.mixed_precision import full
 from returnn_tf.util.lazy_tf import tf
@@ -111,4 +112,4 @@ class ConvParams:
             return y
         ctx.set_aux(ctx.node, PRE_ACTIVATION, PreActivation(full(y, ctx.product_dtype), self.activation))
         y = y if may_reduce(self.activation) else full(y, ctx.product_dtype)
-        return get_activation(self.activation)(y)
+        return bias_and_activation(y, None, self.activation) if ctx.train else get_activation(self.activation)(y)
