@@ -18,6 +18,7 @@ import pytest
 
 from returnn_tf.cli.launch.processes import environments, held_port
 from returnn_tf.engine.distributed import membership
+from tests import processes
 from tests.reliability import toy
 
 #: Under a loaded machine importing TensorFlow takes half a minute.
@@ -34,9 +35,7 @@ def _built_with() -> tuple[tuple[str, ...], str]:
     if importlib.util.find_spec("horovod") is None:
         return (), "Horovod is not installed: make horovod tries to build it"
     # in a process of its own: horovod and TensorFlow are not for the process of the tests
-    command = [sys.executable, "-c", _BUILT]
-    env = toy.environment(TF_CPP_MIN_LOG_LEVEL="3")
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = processes.run(["-c", _BUILT], env=toy.environment(TF_CPP_MIN_LOG_LEVEL="3"))
     if done.returncode:
         return (), "Horovod cannot be imported: %s" % done.stderr.strip().rpartition("\n")[2]
     return tuple(done.stdout.split()), ""
