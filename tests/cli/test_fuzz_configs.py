@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.datasets import Dataset
+from tests import processes
 from tests.cli import config_mutations, fuzz
 
 COUNT = 250
@@ -22,8 +19,8 @@ STATIC = {"class": "StaticDataset", "data": [{"data": [[0.0] * 9], "classes": [1
 )
 def test_mutated_configs(start: int, count: int) -> None:
     """In a process of its own, because of the limits of memory and time."""
-    command = [sys.executable, "-m", "tests.cli.fuzz", "--start", str(start), "--count", str(count)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=7200)
+    arguments = ["-m", "tests.cli.fuzz", "--start", str(start), "--count", str(count)]
+    done = processes.run(arguments, cwd=processes.ROOT, timeout=7200)
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-3000:]
 
 

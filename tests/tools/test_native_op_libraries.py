@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from returnn_tf.cli.main import main
 from returnn_tf.native.build import build
 from returnn_tf.native.sources import OPS, op_by_any_name
+from tests import processes
 
 CONFIG = """
 extern_data = {"data": {"dim": 5}, "classes": {"dim": 3, "sparse": True}}
@@ -51,7 +50,7 @@ def test_both_libraries_can_be_loaded():
     code, paths = compiled("--native_op", "Chunking", "--blas_lib", "/none.so")
     assert code == 0
     moved = [shutil.move(path, name) for path, name in zip(paths, ("./Chunking.so", "./GradOfChunking.so"))]
-    done = subprocess.run([sys.executable, "-c", LOAD, "chunk", *moved], capture_output=True, text=True, check=False)
+    done = processes.run(["-c", LOAD, "chunk", *moved])
     assert done.stdout == "good\n", done.stderr
     library, is_new = build(OPS["chunk"])
     assert os.path.isfile(library) and not is_new
