@@ -31,7 +31,7 @@ def test_compiles_for_the_oldest_cpus(name, tmp_path):
     """Without the wide instructions of this machine: the other code paths of the kernels compute the same."""
     path = str(tmp_path / "op.so")
     cached = "%s -S %s %s" % (sys.executable, compiling.__file__, os.environ.get("CXX", "g++"))
-    done = run(name, "--output", path, "--target=-O1", CXX=cached)
+    done = processes.run([TOOL, name, "--output", path, "--target=-O1"], env={**os.environ, "CXX": cached})
     assert done.returncode == 0, done.stderr
     assert "with -O1" in done.stdout and os.listdir(tmp_path) == ["op.so"]
     code = (
