@@ -84,6 +84,7 @@ void run_head(const Head& h, const RtfVectors& q, const RtfVectors& k, const Rtf
     }
     return;
   }
+  prefetch(q, h.b, h.head, {0, std::min(s.queries, h.sizes.block)}, s.key_size);
   f.packed.pack(h, k);
   f.values.pack(at(v, h.b, 0, h.head), v.time_step, h.n_keys());
   for (int64_t t = 0; t < s.queries; t += h.sizes.block)

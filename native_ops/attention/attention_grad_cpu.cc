@@ -130,6 +130,9 @@ void run_head(const Head& h, const Inputs& in, float* d_tables, Backward<Product
   if (n == 0) {
     for (int64_t t = 0; t < s.queries; ++t) std::fill_n(mutable_at(in.dq, h.b, t, h.head), s.key_size, 0.0f);
   } else {
+    const Range first{0, std::min(s.queries, h.sizes.block)};
+    prefetch(in.q, h.b, h.head, first, s.key_size);
+    prefetch(in.dy, h.b, h.head, first, s.value_size);
     g.packed.pack(h, in.k);
     if (s.table) g.table.pack(s.table, s.key_size, count);
     g.keys.pack(at(in.k, h.b, 0, h.head), in.k.time_step, n);
