@@ -178,9 +178,9 @@ def test_steps_are_the_same(net: Net, version: int) -> None:
 
 
 @pytest.mark.slow
-def test_mixed_precision() -> None:
+@pytest.mark.parametrize("net", [with_loss(self_attention()), decoder(21)], ids=["self", "decoder"])
+def test_mixed_precision(net: Net) -> None:
     """The factors of the products are rounded by the op, so that losses are nearly the same."""
-    net = with_loss(self_attention())
     (exact, _), (rounded, types) = (train(net, 21, portable=False, **low) for low in ({}, LOW))
     assert "RtfAttentionGrad" in types
     np.testing.assert_allclose(rounded["losses"], exact["losses"], rtol=1e-2)
