@@ -8,6 +8,7 @@ from typing import Any, Callable, ClassVar, Optional
 
 from returnn_tf.config.errors import OptionError
 from returnn_tf.config.options import from_options
+from returnn_tf.native.product import rounds
 from returnn_tf.ops.activations import check_activation
 from returnn_tf.ops.cells.params import INPUT, STATE, CellParam, axes_of, whole
 from returnn_tf.ops.cells.time_axis import state_at
@@ -60,6 +61,14 @@ class CellFrames:
     def ends(self) -> tf.Tensor:
         """Return the lengths, int32 [batch]."""
         return all_lengths(self.lengths, self.z)
+
+    def rounds(self, op: str, product_dtype: Optional[str]) -> bool:
+        """Return whether a native op is to round its products: in training, as other graphs may run on other CPUs.
+
+        :param op: name of the recurrence
+        :param product_dtype: see `Semantics`
+        """
+        return self.seed is not None and rounds(op, self.z.dtype, product_dtype)
 
     def last(self, states: tf.Tensor) -> tf.Tensor:
         """Return a state of each sequence after its last frame, of a loop that also computes the frames after it.

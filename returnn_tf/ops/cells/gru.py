@@ -9,7 +9,6 @@ from typing import Any, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.gru import gru_ops, native_gru
-from returnn_tf.native.product import rounds
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw, in_type, ragged
 from returnn_tf.ops.activations import ActivationOption, get_activation
@@ -83,7 +82,7 @@ class Gru(Cell):
     def _run_native(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
         z, (h0,) = frames.z, frames.state
         w_gates, w_candidate = self.prepare(params, batch=frames.batch, seed=frames.seed)
-        options = {"reverse": frames.reverse, "rounded": rounds("gru", z.dtype, self.product_dtype)}
+        options = {"reverse": frames.reverse, "rounded": frames.rounds("gru", self.product_dtype)}
         h, last = native_gru(gru_ops(z.dtype), z, w_gates, w_candidate, h0, frames.ends, **options)
         return h, (last,)
 

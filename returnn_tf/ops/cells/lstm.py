@@ -9,7 +9,6 @@ from typing import Any, Callable, Optional
 
 from returnn_tf.config.options import option
 from returnn_tf.native.lstm import lstm_ops, native_lstm
-from returnn_tf.native.product import rounds
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw, in_type, ragged
 from returnn_tf.ops.cells.base import Cell, CellFrames, Kernel, Params, State, drop_rate, dropout
@@ -68,7 +67,7 @@ class LstmCell(Cell):
     def _run_native(self, params: Params, frames: CellFrames) -> tuple[tf.Tensor, State]:
         z, (c0, h0) = frames.z, frames.state
         w_re = self.recurrent_weights(params, frames.seed)
-        options = {"reverse": frames.reverse, "rounded": rounds("lstm", z.dtype, self.product_dtype)}
+        options = {"reverse": frames.reverse, "rounded": frames.rounds("lstm", self.product_dtype)}
         h, *last = native_lstm(lstm_ops(z.dtype), z, w_re, c0, h0, frames.ends, **options)
         return h, tuple(last)
 
