@@ -219,19 +219,23 @@ struct Backward {
 
 extern "C" {
 
-int64_t rtf_slstm_scratch_size(const RtfSLstmShape* shape) {
-  return rtf::scratch_of_passes<rtf::ForwardMemory<rtf::kGates>, rtf::BackwardMemory<rtf::kGates>>(*shape);
+int rtf_slstm_rounds(void) { return rtf::kRounds; }
+
+int64_t rtf_slstm_scratch_size(const RtfSLstmShape* shape, int rounded) {
+  return rtf::scratch_of_passes<rtf::ForwardMemory<rtf::kGates>, rtf::BackwardMemory<rtf::kGates>>(
+      rtf::Recurrence(*shape, rounded));
 }
 
-void rtf_slstm_forward_f32(const RtfSLstmShape* shape, int exp_forget, const float* z, const float* r,
+void rtf_slstm_forward_f32(const RtfSLstmShape* shape, int rounded, int exp_forget, const float* z, const float* r,
                            const RtfSLstmConstState* initial, const RtfSLstmState* states, float* gates,
                            const RtfSLstmState* last, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
+  const Recurrence recurrence(*shape, rounded);
   const int64_t H = shape->units;
   Arena arena(scratch);
-  const ForwardMemory<kGates> memory(arena, *shape);
-  const Weights<kGates> weights = Weights<kGates>::of(*shape, r, H, kGates * H, memory.weights, *threads);
-  const Ragged ragged = ragged_of(*shape);
+  const ForwardMemory<kGates> memory(arena, recurrence);
+  const Weights<kGates> weights = Weights<kGates>::of(recurrence, r, H, kGates * H, memory.weights, *threads);
+  const Ragged ragged = ragged_of(recurrence);
   const auto part = [&](const float* first, const float* all) { return States{ragged, H, first, all}; };
   const Forward pass{
       .ragged = ragged,
@@ -248,19 +252,20 @@ void rtf_slstm_forward_f32(const RtfSLstmShape* shape, int exp_forget, const flo
       .gates = gates,
       .last = *last,
   };
-  run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
+  run_recurrence(recurrence, *threads, kGates * H * H, weights.panels(), pass);
 }
 
-void rtf_slstm_backward_f32(const RtfSLstmShape* shape, int exp_forget, const float* r,
+void rtf_slstm_backward_f32(const RtfSLstmShape* shape, int rounded, int exp_forget, const float* r,
                             const RtfSLstmConstState* initial, const RtfSLstmConstState* states, const float* gates,
                             const float* dh, const RtfSLstmConstState* dlast, float* dz, const RtfSLstmState* dinitial,
                             float* scratch, const RtfThreads* threads) {
   using namespace rtf;
+  const Recurrence recurrence(*shape, rounded);
   const int64_t H = shape->units, depth = kGates * H;
   Arena arena(scratch);
-  const BackwardMemory<kGates> memory(arena, *shape);
-  const Weights<1> weights = Weights<1>::transposed(*shape, r, depth, H, kGates, memory.weights, *threads);
-  const Ragged ragged = ragged_of(*shape);
+  const BackwardMemory<kGates> memory(arena, recurrence);
+  const Weights<1> weights = Weights<1>::transposed(recurrence, r, depth, H, kGates, memory.weights, *threads);
+  const Ragged ragged = ragged_of(recurrence);
   const auto part = [&](const float* first, const float* all) { return States{ragged, H, first, all}; };
   const Backward pass{
       .ragged = ragged,
@@ -277,6 +282,6 @@ void rtf_slstm_backward_f32(const RtfSLstmShape* shape, int exp_forget, const fl
       .dz = dz,
       .dinitial = *dinitial,
   };
-  run_recurrence(*shape, *threads, kGates * H * H, weights.panels(), pass);
+  run_recurrence(recurrence, *threads, kGates * H * H, weights.panels(), pass);
 }
 }

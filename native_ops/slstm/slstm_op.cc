@@ -12,10 +12,12 @@ namespace {
 
 constexpr int kParts = 4;  // of a state: c, n, m, h; the attribute `parts` of the ops is this number
 
-// Lengths are in host memory.
+// Lengths are in host memory. If rounded, the factors of products with the recurrent weights are, to bfloat16, in
+// kernels for CPUs with AVX512-BF16.
 REGISTER_OP("RtfSlstm")
     .Attr("reverse: bool")
     .Attr("exp_forget: bool")
+    .Attr("rounded: bool = false")
     .Attr("parts: int >= 1")
     .Input("z: float")                // [K, T, B, 4H]: W x + b of K heads, gates i, f, z, o
     .Input("r: float")                // [K, H, 4H]
@@ -42,6 +44,7 @@ REGISTER_OP("RtfSlstm")
 REGISTER_OP("RtfSlstmGrad")
     .Attr("reverse: bool")
     .Attr("exp_forget: bool")
+    .Attr("rounded: bool = false")
     .Attr("parts: int >= 1")
     .Attr("sums: int >= 1")
     .Input("gates: float")
@@ -114,23 +117,25 @@ struct Backward {
 
 // Runs the CPU kernels on TensorFlow's threads, with scratch memory from TensorFlow.
 struct Cpu {
-  static Status allocate(OpKernelContext* context, const RtfSLstmShape& shape, bool, Tensor* memory) {
-    return allocate_scratch(context, rtf_slstm_scratch_size(&shape), memory);
+  static bool rounds() { return rtf_slstm_rounds(); }
+
+  static Status allocate(OpKernelContext* context, const RtfSLstmShape& shape, bool rounded, bool, Tensor* memory) {
+    return allocate_scratch(context, rtf_slstm_scratch_size(&shape, rounded), memory);
   }
 
-  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int exp_forget, const Forward& x,
+  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int rounded, int exp_forget, const Forward& x,
                     Tensor* memory) {
     const RtfThreads threads = tf_threads(context);
-    rtf_slstm_forward_f32(&shape, exp_forget, x.z, x.r, &x.initial, &x.states, x.gates, &x.last, floats(memory),
-                          &threads);
+    rtf_slstm_forward_f32(&shape, rounded, exp_forget, x.z, x.r, &x.initial, &x.states, x.gates, &x.last,
+                          floats(memory), &threads);
     return OkStatus();
   }
 
-  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int exp_forget, const Backward& x,
-                    Tensor* memory) {
+  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int rounded, int exp_forget,
+                    const Backward& x, Tensor* memory) {
     const RtfThreads threads = tf_threads(context);
-    rtf_slstm_backward_f32(&shape, exp_forget, x.r, &x.initial, &x.states, x.gates, x.dh, &x.dlast, x.dz, &x.dinitial,
-                           floats(memory), &threads);
+    rtf_slstm_backward_f32(&shape, rounded, exp_forget, x.r, &x.initial, &x.states, x.gates, x.dh, &x.dlast, x.dz,
+                           &x.dinitial, floats(memory), &threads);
     return OkStatus();
   }
 };
@@ -138,22 +143,24 @@ struct Cpu {
 #if RTF_CUDA
 // Runs the GPU kernels on TensorFlow's stream.
 struct Gpu {
+  static bool rounds() { return false; }
+
   static RtfNumbers numbers(OpKernelContext* context) { return gpu_numbers(context->input(0)); }
 
-  static Status allocate(OpKernelContext* context, const RtfSLstmShape& shape, bool backward, Tensor* memory) {
+  static Status allocate(OpKernelContext* context, const RtfSLstmShape& shape, bool, bool backward, Tensor* memory) {
     int64_t bytes;
     TF_RETURN_IF_ERROR(gpu_status("sLSTM", rtf_slstm_cuda_workspace(&shape, numbers(context), backward, &bytes)));
     return gpu_workspace(context, bytes, memory);
   }
 
-  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int exp_forget, const Forward& x,
+  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int, int exp_forget, const Forward& x,
                     Tensor* memory) {
     return gpu_status(
         "sLSTM", rtf_slstm_forward_cuda(&shape, numbers(context), exp_forget, x.z, x.r, &x.initial, &x.states, x.gates,
                                         &x.last, gpu_memory(*memory), gpu_stream(context)));
   }
 
-  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int exp_forget, const Backward& x,
+  static Status run(OpKernelContext* context, const RtfSLstmShape& shape, int, int exp_forget, const Backward& x,
                     Tensor* memory) {
     return gpu_status(
         "sLSTM", rtf_slstm_backward_cuda(&shape, numbers(context), exp_forget, x.r, &x.initial, &x.states, x.gates,
@@ -162,10 +169,13 @@ struct Gpu {
 };
 #endif
 
+template <class Device>
 class SLstmBase : public OpKernel {
  public:
   explicit SLstmBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    read_attrs(construction, "reverse", &reverse_, "exp_forget", &exp_forget_);
+    read_attrs(construction, "reverse", &reverse_, "exp_forget", &exp_forget_, "rounded", &rounded_);
+    OP_REQUIRES(construction, !rounded_ || Device::rounds(),
+                InvalidArgument("sLSTM: this device can't round the factors of products to bfloat16"));
   }
 
  protected:
@@ -175,13 +185,13 @@ class SLstmBase : public OpKernel {
     return OkStatus();
   }
 
-  bool reverse_, exp_forget_;
+  bool reverse_, exp_forget_, rounded_;
 };
 
 template <class Device>
-class SLstmOp : public SLstmBase {
+class SLstmOp : public SLstmBase<Device> {
  public:
-  using SLstmBase::SLstmBase;
+  using SLstmBase<Device>::SLstmBase;
 
   void Compute(OpKernelContext* context) override {
     const Tensor &z = context->input(0), &r = context->input(1);
@@ -189,27 +199,27 @@ class SLstmOp : public SLstmBase {
     OP_REQUIRES_OK(context, context->input_list("initial", &initial));
     RtfSLstmShape shape;
     int64_t heads;
-    OP_REQUIRES_OK(context, read_shapes(context, z, initial, reverse_, &heads, &shape));
+    OP_REQUIRES_OK(context, read_shapes(context, z, initial, this->reverse_, &heads, &shape));
     const int64_t H = shape.units;
     Tensor *states[kParts], *gates, *last[kParts], memory;
-    OP_REQUIRES_OK(context, allocate(context, 0, TensorShape({heads, shape.frames, shape.batch, H}), states));
+    OP_REQUIRES_OK(context, this->allocate(context, 0, TensorShape({heads, shape.frames, shape.batch, H}), states));
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, kParts, z.shape(), &gates));
-    OP_REQUIRES_OK(context, allocate(context, kParts + 1, initial[0].shape(), last));
-    OP_REQUIRES_OK(context, Device::allocate(context, shape, false, &memory));
+    OP_REQUIRES_OK(context, this->allocate(context, kParts + 1, initial[0].shape(), last));
+    OP_REQUIRES_OK(context, Device::allocate(context, shape, this->rounded_, false, &memory));
     const int64_t of_state = shape.batch * H, of_all = shape.frames * of_state;
     for (int64_t head = 0; head < heads; ++head) {
       const Forward pass = {
           in(z, head * 4 * of_all),     in(r, head * 4 * H * H),      const_parts(initial, head * of_state),
           parts(states, head * of_all), parts(last, head * of_state), out(gates, head * 4 * of_all)};
-      OP_REQUIRES_OK(context, Device::run(context, shape, exp_forget_, pass, &memory));
+      OP_REQUIRES_OK(context, Device::run(context, shape, this->rounded_, this->exp_forget_, pass, &memory));
     }
   }
 };
 
 template <class Device>
-class SLstmGradOp : public SLstmBase {
+class SLstmGradOp : public SLstmBase<Device> {
  public:
-  using SLstmBase::SLstmBase;
+  using SLstmBase<Device>::SLstmBase;
 
   void Compute(OpKernelContext* context) override {
     const Tensor &gates = context->input(0), &r = context->input(1);
@@ -219,7 +229,7 @@ class SLstmGradOp : public SLstmBase {
     OP_REQUIRES_OK(context, context->input_list("dlast", &dlast));
     RtfSLstmShape shape;
     int64_t heads;
-    OP_REQUIRES_OK(context, read_shapes(context, gates, initial, reverse_, &heads, &shape));
+    OP_REQUIRES_OK(context, read_shapes(context, gates, initial, this->reverse_, &heads, &shape));
     const int64_t H = shape.units;
     const Tensor& dh = context->input(kParts + 6);
     const TensorShape all({heads, shape.frames, shape.batch, H});
@@ -230,8 +240,8 @@ class SLstmGradOp : public SLstmBase {
                 InvalidArgument("sLSTM: the gradients do not have the shape of what they are gradients of"));
     Tensor *dz, *dinitial[kParts], memory;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, gates.shape(), &dz));
-    OP_REQUIRES_OK(context, allocate(context, 1, initial[0].shape(), dinitial));
-    OP_REQUIRES_OK(context, Device::allocate(context, shape, true, &memory));
+    OP_REQUIRES_OK(context, this->allocate(context, 1, initial[0].shape(), dinitial));
+    OP_REQUIRES_OK(context, Device::allocate(context, shape, this->rounded_, true, &memory));
     const int64_t of_state = shape.batch * H, of_all = shape.frames * of_state;
     for (int64_t head = 0; head < heads; ++head) {
       const Backward pass = {in(r, head * 4 * H * H),
@@ -242,7 +252,7 @@ class SLstmGradOp : public SLstmBase {
                              in(dh, head * of_all),
                              out(dz, head * 4 * of_all),
                              parts(dinitial, head * of_state)};
-      OP_REQUIRES_OK(context, Device::run(context, shape, exp_forget_, pass, &memory));
+      OP_REQUIRES_OK(context, Device::run(context, shape, this->rounded_, this->exp_forget_, pass, &memory));
     }
   }
 };

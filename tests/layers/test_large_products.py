@@ -122,7 +122,10 @@ def test_same_steps_in_bfloat16(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit, kinds", [("lstm", ("RtfLstm", "RtfLstmGrad")), ("gru", ("RtfGru", "RtfGruGrad"))])
+@pytest.mark.parametrize(
+    "unit, kinds",
+    [(unit, ("Rtf" + unit.capitalize(), "Rtf%sGrad" % unit.capitalize())) for unit in ("lstm", "gru", "slstm")],
+)
 @pytest.mark.parametrize("settings", [{}, {"mixed_precision": "bfloat16"}], ids=str)
 def test_products_of_recurrences_are_rounded(unit: str, kinds: tuple[str, ...], settings: dict[str, Any]) -> None:
     """With bfloat16, in training where the CPU multiplies pairs of such numbers; other graphs may run elsewhere."""

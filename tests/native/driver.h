@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -128,14 +129,15 @@ template <typename Size, typename Results>
 Array results_of_forms(const Size& size, bool rounds, const RtfThreads& threads, const Results& results) {
   Array floats = results(size, 1.0f, 0, threads);
   if (!rounds) return floats;
-  const float scale = 4.0f / std::sqrt(static_cast<float>(size.units));
+  const float scale = 2.0f / std::sqrt(static_cast<float>(size.units));
   const Array exact = results(size, scale, 0, threads), rounded = results(size, scale, 1, threads);
-  float most = 0;
-  for (size_t i = 0; i < exact.size(); ++i) most = std::fmax(most, std::fabs(rounded[i] - exact[i]));
-  const bool differs = size.units < 16 || size.frames * size.batch < 16 || most > 1e-4f;
-  if (!differs || most > 0.05f)
+  double squares = 0;
+  for (size_t i = 0; i < exact.size(); ++i) squares += std::pow((rounded[i] - exact[i]) / (1 + std::fabs(exact[i])), 2);
+  const double error = std::sqrt(squares / std::max<size_t>(1, exact.size()));
+  const bool differs = size.units < 16 || size.frames * size.batch < 16 || error > 1e-5;
+  if (!differs || !(error < 0.02))
     std::printf("rounded products of T %ld B %ld H %ld differ by %g\n", long(size.frames), long(size.batch),
-                long(size.units), most);
+                long(size.units), error);
   floats.insert(floats.end(), rounded.begin(), rounded.end());
   return floats;
 }

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.native.library import c_library
 from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
 from returnn_tf.ops.cells import run_cell, unit_class
+from returnn_tf.ops.cells.base import CellFrames
 from returnn_tf.util.lazy_tf import tf
 from tests.native.scan_cases import SLSTM_CASES, SLSTM_FRAMES, SLSTM_LENGTHS, gates_far_from_zero
 
@@ -47,6 +49,39 @@ def test_forms_agree(ops: Any, n: int, opts: dict[str, Any], direction: int, few
         everything.append([out, *last, *tf.nest.flatten(tape.gradient(score, args))])
     for one, two in zip(*everything):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5 * (1 + np.abs(two).max()))
+
+
+@pytest.mark.parametrize("exp_forget", [False, True])
+@pytest.mark.parametrize("frames, batch, n", [(4, 13, 37), (7, 8, 64), (4, 70, 97)])
+def test_products_of_rounded_factors(ops: Any, frames: int, batch: int, n: int, exp_forget: bool) -> None:
+    """Outputs and their gradients are closer to those in float64 than the same loop of TensorFlow in bfloat16."""
+    if not c_library("slstm").rtf_slstm_rounds():
+        pytest.skip("this CPU lacks AVX512_BF16")
+    rng = np.random.RandomState(1)
+    shapes = [(1, frames, batch, 4 * n), (1, n, 4 * n), *[(1, batch, n)] * 4]
+    inputs = [rng.normal(0, scale, shape) for scale, shape in zip((0.5, 2 / n**0.5, *[0.5] * 4), shapes)]
+    inputs[3] = np.exp(inputs[3])
+    weight, lengths = rng.normal(0, 1, shapes[0][:3] + (n,)), tf.fill([batch], frames)
+    cell = unit_class("slstm")(n, n, unit_opts={"forget_gate": "exp" if exp_forget else "sigmoid"})
+
+    def plain(z: tf.Tensor, w_re: tf.Tensor, *state: tf.Tensor) -> tf.Tensor:
+        return cell.step_loop({"W_re": w_re}, CellFrames(z[0], None, tuple(part[0] for part in state)))[0][None]
+
+    def native(*tensors: tf.Tensor) -> tf.Tensor:
+        return native_slstm(ops, *tensors, lengths=lengths, exp_forget=exp_forget, rounded=True)[0]
+
+    def run(slstm: Any, dtype: tf.DType) -> list[Any]:
+        tensors = [tf.constant(x, dtype) for x in inputs]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            h = slstm(*tensors)
+            score = tf.reduce_sum(h * tf.constant(weight, dtype))
+        return [tf.cast(x, tf.float64).numpy() for x in (h, *tape.gradient(score, tensors)[:2])]
+
+    exact = run(plain, tf.float64)
+    for result, theirs, value in zip(run(native, tf.float32), run(plain, tf.bfloat16), exact):
+        error, usual = (np.sqrt(np.mean((x - value) ** 2)) for x in (result, theirs))
+        assert 0 < error < usual
 
 
 def test_which_trial_decides(ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ def native_slstm(
     lengths: tf.Tensor,
     reverse: bool = False,
     exp_forget: bool = False,
+    rounded: bool = False,
 ) -> Result:
     """Run the heads of an sLSTM on a ragged batch; the formulas are in `returnn_tf.ops.cells.slstm`.
 
@@ -46,9 +47,11 @@ def native_slstm(
     :param lengths: int32 [batch], at most ``time``
     :param reverse: run each sequence from its last to its first frame; z and the result keep the order of time
     :param exp_forget: the forget gate is an exponential function
+    :param rounded: round the factors of products with ``w_re``, and of those in the gradient, to bfloat16; sums are
+        float32. For a CPU with AVX512_BF16, see `returnn_tf.native.product.rounds`
     :return: h [heads, time, batch, d], 0 after the end of each sequence; c, n, m, h [heads, batch, d] after its last
     """
-    options = {"lengths": lengths, "reverse": reverse, "exp_forget": exp_forget}
+    options = {"lengths": lengths, "reverse": reverse, "exp_forget": exp_forget, "rounded": rounded}
 
     @custom_gradient
     def run(z: tf.Tensor, w_re: tf.Tensor, *initial: tf.Tensor) -> tuple[Result, Callable[..., Any]]:
@@ -66,7 +69,8 @@ def native_slstm(
                 **options,
             )
             heads = (tf.unstack(x, num=w_re.shape[0]) for x in (h, initial[3], back.dz))
-            dw_re = tf.stack([weight_gradient(h, h0, dz, lengths, reverse) for h, h0, dz in zip(*heads)])
+            of_head = partial(weight_gradient, lengths=lengths, reverse=reverse, rounded=rounded)
+            dw_re = tf.stack([of_head(h, h0, dz) for h, h0, dz in zip(*heads)])
             return back.dz, dw_re, *back.dinitial
 
         return (h, *out.last), gradient

@@ -148,6 +148,7 @@ class SLstm(Cell):
         h, *last = native_slstm(
             slstm_ops(z.dtype), split(z, 4), w_re, *(split(part[None], 1)[:, 0] for part in frames.state),
             lengths=frames.ends, reverse=frames.reverse, exp_forget=self.opts.forget_gate == "exp",
+            rounded=frames.rounds("slstm", self.product_dtype),
         )  # fmt: skip
         return joined(h), tuple(map(joined, last))
 
