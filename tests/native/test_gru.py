@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.native import gru_ops, native_gru
-from returnn_tf.native.library import c_library
+from returnn_tf.native.product import rounds
 from returnn_tf.ops.cells.base import CellFrames
 from returnn_tf.ops.cells.gru import Gru
 from returnn_tf.util.lazy_tf import tf
@@ -76,8 +76,8 @@ def test_values_and_gradients(ops, size, reverse):
 @pytest.mark.parametrize("size", SIZES[3:], ids=str)
 def test_products_of_rounded_factors(ops, size, reverse):
     """Values and gradients are closer to those in float64 than the same loop of TensorFlow in bfloat16."""
-    if not c_library("gru").rtf_gru_rounds():
-        pytest.skip("this CPU lacks AVX512_BF16")
+    if not rounds("gru", tf.float32, "bfloat16"):
+        pytest.skip("recurrences are not rounded here")
     inputs, (n_frames, batch, n) = draw(*size)[:4], size
     lengths, weights = np.full(batch, n_frames, "int32"), weights_for(*size)
 

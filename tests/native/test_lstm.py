@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from returnn_tf.native import lstm_ops, native_lstm
-from returnn_tf.native.library import c_library
+from returnn_tf.native.product import rounds
 from returnn_tf.ops.cells.lstm import lstm_loop
 from returnn_tf.util.lazy_tf import tf
 from tests.native import reference
@@ -94,8 +94,8 @@ def test_padding_does_not_leak(ops, reverse):
 @pytest.mark.parametrize("size", SIZES[3:], ids=str)
 def test_products_of_rounded_factors(ops, size, reverse):
     """Values and gradients are closer to those in float64 than the same loop of TensorFlow in bfloat16."""
-    if not c_library("lstm").rtf_lstm_rounds():
-        pytest.skip("this CPU lacks AVX512_BF16")
+    if not rounds("lstm", tf.float32, "bfloat16"):
+        pytest.skip("recurrences are not rounded here")
     inputs, (n_frames, batch, n) = draw(*size)[:4], size
     lengths = np.full(batch, n_frames, "int32")
     weights = weighted(2, (n_frames, batch, n), (batch, n), (batch, n))
@@ -124,7 +124,7 @@ def test_products_of_rounded_factors(ops, size, reverse):
 def test_rounded_products_need_the_instructions(ops):
     """A kernel that can't round refuses the attribute, as do those for GPUs."""
     z, w_re, c0, h0, lengths = draw(4, 2, 20)
-    if c_library("lstm").rtf_lstm_rounds():
+    if rounds("lstm", tf.float32, "bfloat16"):
         assert native_lstm(ops, z, w_re, c0, h0, lengths, rounded=True)[0].shape == (4, 2, 20)
         return
     with pytest.raises(tf.errors.InvalidArgumentError, match="LSTM: this device can't round the factors"):
@@ -135,7 +135,7 @@ def test_nan_in_weights_is_seen(ops, device):
     """Numerical trouble must come through to the checks above."""
     z, w_re, c0, h0, lengths = draw(4, 2, 20)
     w_re[3, 5] = np.nan
-    for rounded in {False, device.startswith("CPU") and bool(c_library("lstm").rtf_lstm_rounds())}:
+    for rounded in {False, device.startswith("CPU") and rounds("lstm", tf.float32, "bfloat16")}:
         assert np.isnan(native_lstm(ops, z, w_re, c0, h0, lengths, rounded=rounded)[0].numpy()).any()
 
 
@@ -167,8 +167,8 @@ def test_empty(ops, size):
 @pytest.mark.parametrize("rounded", [False, True])
 def test_sequences_do_not_depend_on_the_batch(ops, n_frames, batch, part, rounded):
     """Bit for bit: how a batch is dealt out to threads and tiles changes no sum."""
-    if rounded and not c_library("lstm").rtf_lstm_rounds():
-        pytest.skip("this CPU lacks AVX512_BF16")
+    if rounded and not rounds("lstm", tf.float32, "bfloat16"):
+        pytest.skip("recurrences are not rounded here")
     z, w_re, c0, h0, lengths = draw(n_frames, batch, 96)
     together = native_lstm(ops, z, w_re, c0, h0, lengths, rounded=rounded)
     for b in range(0, batch, part):

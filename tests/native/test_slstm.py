@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.native.library import c_library
+from returnn_tf.native.product import rounds
 from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.ops.cells.base import CellFrames
@@ -55,8 +55,8 @@ def test_forms_agree(ops: Any, n: int, opts: dict[str, Any], direction: int, few
 @pytest.mark.parametrize("frames, batch, n", [(4, 13, 37), (7, 8, 64), (4, 70, 97)])
 def test_products_of_rounded_factors(ops: Any, frames: int, batch: int, n: int, exp_forget: bool) -> None:
     """Outputs and their gradients are closer to those in float64 than the same loop of TensorFlow in bfloat16."""
-    if not c_library("slstm").rtf_slstm_rounds():
-        pytest.skip("this CPU lacks AVX512_BF16")
+    if not rounds("slstm", tf.float32, "bfloat16"):
+        pytest.skip("recurrences are not rounded here")
     rng = np.random.RandomState(1)
     shapes = [(1, frames, batch, 4 * n), (1, n, 4 * n), *[(1, batch, n)] * 4]
     inputs = [rng.normal(0, scale, shape) for scale, shape in zip((0.5, 2 / n**0.5, *[0.5] * 4), shapes)]
