@@ -135,7 +135,7 @@ def _reshaped(x: Any, shape: Any) -> Any:
         _registered.append(_OF_RESHAPE)
         tf.RegisterGradient(_OF_RESHAPE)(_gradient)
     with x.graph.gradient_override_map({"Reshape": _OF_RESHAPE}):
-        return tf.reshape(x, shape)
+        return tf.raw_ops.Reshape(tensor=x, shape=shape)  # `tf.reshape` infers the static shape a second time
 
 
 _registered: list[str] = []
@@ -144,7 +144,9 @@ _registered: list[str] = []
 def _gradient(op: Any, dy: Any) -> list[Any]:
     x = op.inputs[0]
     sizes = _sizes(x.shape)
-    return [_reshaped(dy, known_shape(x) if sizes is None else _constant(x, sizes)), None]
+    dx = _reshaped(dy, known_shape(x) if sizes is None else _constant(x, sizes))
+    dx.set_shape(x.shape)
+    return [dx, None]
 
 
 def _known_with(x: Any) -> Optional[_Known]:
