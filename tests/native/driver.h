@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "common/parallel.h"
+#if !RTF_CUDA_EMULATION  // kernels for GPUs have other tiles, of the same names
 #include "common/tiles.h"
+#endif
 
 // Memory that ends at a guard page: sanitizers do not see what instructions for tiles read
 // and write.
