@@ -71,7 +71,7 @@ struct PairProduct {
     Ready() {}
   };
   static constexpr int kParts = 1;
-  static constexpr int64_t kDepthOfPiece = 1024, kRows = 8;
+  static constexpr int64_t kDepthOfPiece = 2048, kRows = 8;
   static constexpr int64_t kRounds = 0, kPauses = 2 * kTileRows / kRows;
 
   static void finish_writing(const void*) {}
