@@ -59,11 +59,15 @@ class OverSteps:
         """
 
         @custom_gradient
-        def noted(y: Any, *_: Any) -> tuple[Any, Callable[[Any], Any]]:
-            return tf.identity(y), lambda dy: (dy, x, dy)
+        def noted(x: Any, shared: Any, *_: Any) -> tuple[Any, Callable[[Any], Any]]:
+            def gradient(dy: Any) -> Any:
+                again = tf.identity(x)
+                dx = tf.gradients(self._function(again, shared), again, dy)[0]  # a function of the tensor, too
+                return dx, None, x, dy
 
-        y = self._function(x, tf.stop_gradient(self._shared))
-        return noted(y, *(self._entry(*given, step) for given in zip(self._lists, self._sizes)))
+            return self._function(x, shared), gradient
+
+        return noted(x, self._shared, *(self._entry(*given, step) for given in zip(self._lists, self._sizes)))
 
     def _empty(self, sizes: Any, steps: Any) -> Any:
         return tf.raw_ops.TensorListReserve(element_shape=sizes, num_elements=steps, element_dtype=self._shared.dtype)

@@ -55,6 +55,15 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         },
         3,
     ),
+    "gradient in a step": (
+        {
+            "x": {**_LINEAR, "from": ["data:source", "prev:output"]},
+            "z": {**_LINEAR, "from": "x"},
+            "y": {"class": "reduce", "mode": "sum", "axis": ["B", "F"], "from": "z"},
+            "output": {"class": "gradient", "y": "y", "x": "x"},
+        },
+        2,
+    ),
     "rows with another axis": (
         {
             "sum": {"class": "combine", "kind": "add", "from": ["base:enc", "prev:output"]},
