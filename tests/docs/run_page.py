@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import re
 import shlex
@@ -24,7 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from returnn_tf.cli.main import main as returnn_tf_main
-from tests.processes import optimize_graphs
+from returnn_tf.logging.handlers import PACKAGE
+from tests.processes import optimize_graphs, trace_once
 
 _BLOCK = re.compile(r"^(?:<!-- (?P<mark>[^>]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 
@@ -125,4 +127,7 @@ def same(output: str, expected: str) -> bool:
 
 if __name__ == "__main__":
     optimize_graphs(False)  # what pages train and search runs few steps
+    trace_once()
+    # Whether native ops have to be compiled first depends on the machine: a page shows what it prints with all of them.
+    logging.getLogger(PACKAGE).addFilter(lambda record: not record.getMessage().startswith("Compiling "))
     print("ran %d blocks" % run_page(sys.argv[1]))
