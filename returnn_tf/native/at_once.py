@@ -62,6 +62,11 @@ def is_postponed(name: str) -> bool:
     return True
 
 
+def is_awaited(name: str) -> bool:
+    """Return whether the graph that is traced here does without an op, and is traced again when that is compiled."""
+    return name in (_wanted.get() or ())
+
+
 def built(name: str) -> str:
     """Return the path of the library of an op, which this call compiles if nothing has.
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.logging.log import log
+from returnn_tf.native.at_once import is_awaited
 from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.util.lazy_tf import tf
 
@@ -210,8 +211,11 @@ def one_below_the_other(parts: Sequence[Any]) -> Any:
 
 
 def note_plain_product(dtype: str) -> None:
-    """Log once that products without the native op take long; not in graphs that are meant to need no library."""
-    if not in_portable_ops():
+    """Log once that products without the native op take long; not in graphs without the library on purpose, or for now.
+
+    :param dtype: also the name of the op
+    """
+    if not in_portable_ops() and not is_awaited(dtype):
         _warn_of_speed(dtype)
 
 

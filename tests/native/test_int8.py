@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from returnn_tf.logging.log import log
+from returnn_tf.native import library
+from returnn_tf.native.at_once import with_ops_at_once
 from returnn_tf.native.int8 import native_int8_product, self_test
 from returnn_tf.native.library import load
 from returnn_tf.native.portable import portable_ops
@@ -67,6 +69,22 @@ def test_without_the_native_op(monkeypatch):
         for _ in range(2):
             np.testing.assert_array_equal(w.product(x), expected)
     assert len(found) == 1 and "about three times as long" in found[0] and "returnn-tf doctor" in found[0]
+
+
+def test_no_warning_while_the_native_op_is_compiled(ops, monkeypatch):
+    """The graph that is traced meanwhile is not the one that runs."""
+    x, w, found_ops = tf.constant(_random(1, 2, 8)), _matrix(_random(2, 8, 16)), []
+    monkeypatch.setattr(library, "_loaded", {})
+    monkeypatch.setattr("returnn_tf.native.at_once.find", lambda op: None)  # as with an empty cache
+    rounded._warn_of_speed.cache_clear()
+
+    def trace():
+        found_ops.append(int8.int8_ops() is not None)
+        return w.product(x)
+
+    with log.collected_warnings() as found:
+        with_ops_at_once(trace)
+    assert found_ops == [False, True] and not found
 
 
 @pytest.mark.parametrize("depth, channels, bound", [(512, 512, 0.012), (2048, 512, 0.012), (64, 10000, 0.012)])
