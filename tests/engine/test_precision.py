@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -81,6 +81,28 @@ def test_trains_alike(name: str, reference: list[float]) -> None:
     assert losses[-1] < 0.4 * losses[0]
     types = {variable.dtype.name for variable in trainer.net.params.values()}
     assert types == {"float64" if name == "float64" else "float32"}
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_evaluation_has_the_types_of_training(dtype: Optional[str]) -> None:
+    """Matrices have as many digits as the type, but for those of recurrent products on a CPU."""
+    net = Network.from_config(_config(mixed_precision=dtype))
+    rnd, values = np.random.RandomState(1), net.get_param_values()
+    values = {name: rnd.normal(0, 0.3, value.shape).astype("float32") for name, value in sorted(values.items())}
+    matrices = {name for name, value in values.items() if value.ndim > 1}
+    recurrent = {"lstm/rec/W_re"}
+    assert recurrent < matrices and len(matrices) == 5
+    if tf.config.get_visible_devices("GPU"):  # whose kernel, if it is used, multiplies in the type, too
+        matrices -= recurrent
+
+    def probabilities(**changed: Any) -> Any:
+        net.set_param_values({**values, **changed})
+        return net.run(_feed()).layers["output"].value
+
+    expected = probabilities()
+    rounded = {name: tf.cast(tf.cast(values[name], tf.bfloat16), tf.float32).numpy() for name in matrices}
+    same = {name for name in matrices if np.array_equal(probabilities(**{name: rounded[name]}), expected)}
+    assert same == (matrices - recurrent if dtype else set())
 
 
 @pytest.mark.slow
