@@ -55,16 +55,24 @@ def in_place(
 
 
 def once(
-    library: ctypes.CDLL, shape: tuple[int, int, int, int, int], value: int, lengths: Optional[Any] = None
+    library: ctypes.CDLL,
+    shape: tuple[int, int, int, int, int],
+    value: int,
+    lengths: Optional[Any] = None,
+    *,
+    bad: Optional[int] = None,
 ) -> np.ndarray:
     """Return the result of attention to frames of a sequence, by the kernel that the library has.
 
     :param shape: sequences, hypotheses of each, frames, heads, size of a key
+    :param bad: entry whose query is NaN
     """
     s, rng = OnceShape(*shape), np.random.RandomState(1)
     entries = s.batch * s.beam
     sizes = [(entries, s.heads, s.size), (s.batch, s.frames, s.heads, s.size), (s.batch, s.frames, s.heads, value)]
     arrays = [rng.normal(0, 1, size).astype("float32") for size in sizes]
+    if bad is not None:
+        arrays[0][bad] = np.nan
     arrays += [None if lengths is None else np.asarray(lengths, "int32"), empty(entries, s.heads, value)]
     numbers = (ctypes.c_int64(value), ctypes.c_float(0.3))
     if hasattr(library, "rtf_once_attention_cuda_f32"):

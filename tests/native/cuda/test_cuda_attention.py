@@ -39,7 +39,7 @@ def test_on_a_gpu(libraries, cpu, case, sizes):
     check(Kernels(libraries, FLOAT), cpu, inputs, **options)
 
 
-@pytest.mark.parametrize("numbers, low, high", [(TF32, 1e-5, 1e-2), (BFLOAT16, 1e-3, 5e-2)])
+@pytest.mark.parametrize("numbers, low, high", [(TF32, 5e-5, 2e-3), (BFLOAT16, 1e-3, 2e-2)])
 @pytest.mark.parametrize("case", ["ragged", "everything"])
 def test_fewer_digits(libraries, cpu, case, numbers, low, high):
     """Close to float, but not the same."""
@@ -47,7 +47,8 @@ def test_fewer_digits(libraries, cpu, case, numbers, low, high):
     inputs = packed(*SIZES[0], options.pop("clipping", None))
     got, expected = Kernels(libraries, numbers)(*inputs, **options), cpu(*inputs, **options)
     for a, b in zip(got, expected):
-        assert low < np.abs(a - b).max(initial=10 * low) / np.abs(b).max(initial=1.0) < high
+        if b.size:  # else there is no table
+            assert low < np.abs(a - b).max() / np.abs(b).max() < high
 
 
 def test_factors_are_bfloat16(libraries):
@@ -55,7 +56,7 @@ def test_factors_are_bfloat16(libraries):
     inputs, memory = packed(70, 1, 5, 3, 2, batch=1), HostMemory()
     rounded = [memory.download(memory.upload(x, "bfloat16"), "bfloat16") for x in inputs]
     run = Kernels(libraries, BFLOAT16)
-    for a, b in zip(run(*inputs, dropout=0.3)[:1], run(*rounded, dropout=0.3)[:1]):
+    for a, b in zip(run(*inputs, dropout=0.3), run(*rounded, dropout=0.3)):
         np.testing.assert_array_equal(a, b)
 
 

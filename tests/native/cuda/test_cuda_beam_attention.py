@@ -87,11 +87,16 @@ def test_same_bits(gpu, monkeypatch):
     )
 
 
-def test_nan_stays_in_its_hypothesis(gpu):
+@pytest.mark.parametrize("bad", [0, 2, 3])
+def test_nan_stays_in_its_hypothesis(gpu, bad):
+    """Also among those that a block has together; a hypothesis without frames has no NaN."""
     shape, value = (1, 5, 9, 2, 4), 3
     lengths = np.array([9, 9, 0, 9, 1])
-    clean = once(gpu, shape, value, lengths)
+    clean, found = once(gpu, shape, value, lengths), once(gpu, shape, value, lengths, bad=bad)
     assert np.isfinite(clean).all() and not clean[2].any()
+    assert np.isnan(found[bad]).all() == (lengths[bad] > 0)
+    others = np.arange(5) != bad if lengths[bad] else np.full(5, True)
+    np.testing.assert_array_equal(found[others], clean[others])
 
 
 #: what, text, what takes its place
