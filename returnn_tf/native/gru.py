@@ -9,8 +9,8 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.native.comparison import compare_recurrence
-from returnn_tf.native.library import c_library, check_type, has_type, native_op, runs_on_gpu
+from returnn_tf.native.comparison import compare_recurrence, compare_rounded_recurrence
+from returnn_tf.native.library import c_functions, check_type, has_type, native_op, runs_on_gpu
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import outer_sum, weight_gradient
 from returnn_tf.util.custom_gradient import custom_gradient
@@ -93,9 +93,8 @@ def self_test(ops: Any) -> None:
     """
     run, shapes = partial(native_gru, ops), lambda t, b, n: [(t, b, 3 * n), (n, 2 * n), (n, n), (b, n)]
     compare_recurrence("GRU", run, _numpy_gru, shapes)
-    if not runs_on_gpu("gru") and c_library("gru").rtf_gru_rounds():
-        name = "GRU with products of rounded factors"
-        compare_recurrence(name, partial(run, rounded=True), _numpy_gru, shapes, tolerance=0.2)
+    if not runs_on_gpu("gru") and c_functions(ops).rtf_gru_rounds():
+        compare_rounded_recurrence("GRU", run, _numpy_gru, shapes)
 
 
 def _numpy_gru(

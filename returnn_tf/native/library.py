@@ -187,15 +187,25 @@ def c_library(name: str) -> ctypes.CDLL:
     return ctypes.CDLL(library_path(name))
 
 
+def c_functions(ops: Any) -> ctypes.CDLL:
+    """Return the C interface of the library of these ops, for self-tests, which also test libraries of other machines.
+
+    :param ops: what `load_library` returned
+    """
+    return ctypes.CDLL(ops.__file__)
+
+
 def load_library(path: str) -> Any:
-    """Return the TensorFlow ops of a library.
+    """Return the TensorFlow ops of a library, as a module with its path as ``__file__``.
 
     :raises NativeOpError: it is not a library of ops, or does not fit this TensorFlow
     """
     try:
-        return tf.load_op_library(path)
+        ops = tf.load_op_library(path)
     except (tf.errors.OpError, OSError) as exc:
         raise NativeOpError("%s cannot be loaded: %s" % (path, str(exc).splitlines()[0])) from exc
+    ops.__file__ = os.path.abspath(path)
+    return ops
 
 
 def run_test_on(device: str, ops: Any, self_test: SelfTest) -> None:

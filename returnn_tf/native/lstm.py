@@ -9,8 +9,8 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.native.comparison import compare_recurrence
-from returnn_tf.native.library import c_library, check_type, has_type, native_op, runs_on_gpu
+from returnn_tf.native.comparison import compare_recurrence, compare_rounded_recurrence
+from returnn_tf.native.library import c_functions, check_type, has_type, native_op, runs_on_gpu
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import weight_gradient
 from returnn_tf.util.custom_gradient import custom_gradient
@@ -91,9 +91,8 @@ def self_test(ops: Any) -> None:
     """
     run, shapes = partial(native_lstm, ops), lambda t, b, n: [(t, b, 4 * n), (n, 4 * n), (b, n), (b, n)]
     compare_recurrence("LSTM", run, _numpy_lstm, shapes)
-    if not runs_on_gpu("lstm") and c_library("lstm").rtf_lstm_rounds():
-        name = "LSTM with products of rounded factors"
-        compare_recurrence(name, partial(run, rounded=True), _numpy_lstm, shapes, tolerance=0.2)
+    if not runs_on_gpu("lstm") and c_functions(ops).rtf_lstm_rounds():
+        compare_rounded_recurrence("LSTM", run, _numpy_lstm, shapes)
 
 
 def _numpy_lstm(

@@ -339,8 +339,8 @@ def test_gpu_kernels_are_registered(name, tmp_path):
     ).stdout.splitlines()
     for op in ops:
         assert {line.split()[1] for line in shown if line.split()[0] == op} == {"CPU", "GPU"}, op
-    test = "from returnn_tf.native.sources import OPS; import sys, tensorflow as tf\n"
-    test += "OPS[sys.argv[1]].self_test(tf.load_op_library(sys.argv[2]))"
+    test = "from returnn_tf.native.library import load_library; from returnn_tf.native.sources import OPS; import sys\n"
+    test += "OPS[sys.argv[1]].self_test(load_library(sys.argv[2]))"
     environ = {**os.environ, "PYTHONPATH": root}
     done = subprocess.run([sys.executable, "-c", test, name, library_file], capture_output=True, text=True, env=environ)
     assert done.returncode == 0, done.stderr
