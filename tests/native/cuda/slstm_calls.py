@@ -13,6 +13,8 @@ from tests.native.cuda.recurrences import FLOAT, Array, sequences
 
 #: of a state: c, n, m, h
 PARTS = 4
+#: The argument of the CPU's kernels that leaves the factors of products in float.
+_UNROUNDED = 0
 
 
 class SLstm:
@@ -33,7 +35,7 @@ class SLstm:
         if not self.on_gpu:
             size = self.library.rtf_slstm_scratch_size
             size.restype = ctypes.c_int64
-            return HostMemory().empty([size(ctypes.byref(shape)) + 16])
+            return HostMemory().empty([size(ctypes.byref(shape), _UNROUNDED) + 16])
         n_bytes, size = ctypes.c_int64(), self.library.rtf_slstm_cuda_workspace
         size.restype = ctypes.c_char_p
         _raise_if(size(ctypes.byref(shape), numbers, int(backward), ctypes.byref(n_bytes)))
@@ -53,7 +55,8 @@ class SLstm:
             _raise_if(function(ctypes.byref(shape), numbers, int(exp_forget), *arguments, pointer(memory), None))
         else:
             function = getattr(self.library, "rtf_slstm_%s_f32" % which)
-            function(ctypes.byref(shape), int(exp_forget), *arguments, pointer(memory), ctypes.byref(ALONE))
+            given = [int(exp_forget), *arguments, pointer(memory), ctypes.byref(ALONE)]
+            function(ctypes.byref(shape), _UNROUNDED, *given)
 
     def run(
         self,
