@@ -94,6 +94,7 @@ class Block {
     const void* x = x_of(layout_, buffers_, stage, group_, stage == 0 && R::kBackward ? step + 1 : step);
     product.begin(x_ring_, rows_of_pass(product, x, 0, active));
     for (int pass = 0; pass < passes; ++pass) {
+      output = {};  // stored already: otherwise it takes registers during the product
       if (pass > 0 && is_mine(pass, active)) Stage::load(arrays_, place(pass, step), &input);
       float* partial = partial_ + pass % 2 * kPartial;
       multiply(product, x, pass, active, partial);

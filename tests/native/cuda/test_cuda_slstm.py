@@ -113,7 +113,7 @@ def test_wrong_calls(gpu: SLstm, size: tuple[int, int, int], lengths: Any, numbe
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("arch, spilled", [("sm_80", 40), ("sm_90", 0), ("sm_100", 0), ("sm_120", 0)])
+@pytest.mark.parametrize("arch, spilled", [("sm_80", 24), ("sm_90", 0), ("sm_100", 0), ("sm_120", 0)])
 def test_nvcc(arch: str, spilled: int) -> None:
     """Spilled are some numbers of the kernel with weights from L2, where registers are few."""
     report = compile_for_gpu("slstm/slstm_cuda.cu", arch)
