@@ -9,8 +9,8 @@ from typing import Any, Callable, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.native.comparison import compare_recurrence
-from returnn_tf.native.library import native_op
+from returnn_tf.native.comparison import compare_recurrence, compare_rounded_recurrence
+from returnn_tf.native.library import c_functions, native_op, runs_on_gpu
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import weight_gradient
 from returnn_tf.util.custom_gradient import custom_gradient
@@ -93,16 +93,16 @@ def self_test(ops: Any) -> None:
     :raises NativeOpError: they differ
     """
     for heads, exp_forget in ((1, False), (2, True)):
-        compare_recurrence(
-            "sLSTM",
-            partial(_smooth, partial(native_slstm, ops, exp_forget=exp_forget), tf.exp),
-            partial(_smooth, partial(_numpy_slstm, exp_forget=exp_forget), np.exp),
-            lambda t, b, n, k=heads: [  # type: ignore[misc]
-                (k, t, b, 4 * n),
-                (k, n, 4 * n),
-                *[(k, b, n)] * _PARTS,
-            ],
-        )
+        op = partial(_smooth, partial(native_slstm, ops, exp_forget=exp_forget), tf.exp)
+        formula = partial(_smooth, partial(_numpy_slstm, exp_forget=exp_forget), np.exp)
+        shapes = partial(_shapes, heads)
+        compare_recurrence("sLSTM", op, formula, shapes)
+        if not runs_on_gpu("slstm") and c_functions(ops).rtf_slstm_rounds():
+            compare_rounded_recurrence("sLSTM", op, formula, shapes)
+
+
+def _shapes(heads: int, frames: int, batch: int, n: int) -> list[tuple[int, ...]]:
+    return [(heads, frames, batch, 4 * n), (heads, n, 4 * n), *[(heads, batch, n)] * _PARTS]
 
 
 def _smooth(run: Any, exp: Any, z: Any, w_re: Any, c: Any, n: Any, *rest: Any, **options: Any) -> Any:
