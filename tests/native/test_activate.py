@@ -73,10 +73,20 @@ def test_only_where_it_pays(ops, monkeypatch):
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("shape", [(0, 4), (1, 1), (7, 3), (1000, 67)], ids=str)
 def test_sizes(ops, shape):
+    """Without rows, too, whose arrays have no memory in a graph; then the gradient of the bias is 0."""
+
+    @tf.function(autograph=False)
+    def run(x, bias):
+        y = native_activate(ops, x, function="relu", bias=bias, dropout=Dropout(0.5, SEED))
+        return [y, *tf.gradients(y, [x, bias])]
+
     x = tf.random.stateless_normal(shape, SEED)
-    y = native_activate(ops, x, function="relu", bias=tf.ones(shape[1]), dropout=Dropout(0.5, SEED))
-    keep = tf.cast(tf.random.stateless_uniform(shape, SEED) >= 0.5, tf.float32)
-    np.testing.assert_array_equal(y, tf.nn.relu(x + 1) * keep * 2)
+    y, dx, dbias = run(x, tf.ones(shape[1]))
+    keep = 2 * tf.cast(tf.random.stateless_uniform(shape, SEED) >= 0.5, tf.float32)
+    slopes = keep * tf.cast(x > -1, tf.float32)
+    np.testing.assert_array_equal(y, tf.nn.relu(x + 1) * keep)
+    np.testing.assert_array_equal(dx, slopes)
+    np.testing.assert_array_equal(dbias, tf.reduce_sum(slopes, axis=0))
 
 
 @pytest.mark.usefixtures("device")
