@@ -320,9 +320,8 @@ class Network:
 
     def _run_function(self, nodes: list[Node], train: bool, with_grad: bool) -> FeedFunction:
         def emit(feed: dict[str, Any]) -> dict[str, Any]:
-            with tf.GradientTape() as tape:
-                out = self.lower(feed, train=train, outputs=nodes)
-                total_loss = out.total_loss  # inside the tape, since it adds the constraints
+            out = self.lower(feed, train=train, outputs=nodes)
+            total_loss = out.total_loss
             result = {
                 "values": {n.path: out.values[n.path] for n in nodes},
                 "lens": {n.path: {str(a): v for a, v in out.lens_by_axis(n.output).items()} for n in nodes},
@@ -335,15 +334,18 @@ class Network:
             if self.plan.losses or out.has_constraints:
                 result["total_loss"] = total_loss
             if with_grad and (out.objective is not None or out.has_constraints):
-                result["grads"] = dense_gradients(tape, total_loss, self.trainable_params)
+                result["grads"] = dense_gradients(total_loss, self.trainable_params)
             out.run_updates()
             return result
 
         return self.feed_function(emit, self.data_keys(nodes))
 
 
-def dense_gradients(tape: Any, objective: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gradients by parameter name, without the parameters that the objective does not depend on."""
+def dense_gradients(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gradients by parameter name, without the parameters that the objective does not depend on.
+
+    Not by a tape: it loses derivatives of a derivative through a loop, for which TensorFlow adds results to the loop.
+    """
     names = list(params)
-    grads = tape.gradient(objective, [params[name] for name in names])
+    grads = tf.gradients(objective, [params[name] for name in names])
     return {name: tf.convert_to_tensor(grad) for name, grad in zip(names, grads) if grad is not None}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.compiler.feed_function import FeedFunction
-from returnn_tf.compiler.network import Network
+from returnn_tf.compiler.network import Network, dense_gradients
 from returnn_tf.config import Config
 from returnn_tf.config.errors import CommandError
 from returnn_tf.config.settings.tasks import TaskSettings
@@ -66,17 +66,15 @@ def _values(net: Network, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray
     names: list[str] = []
 
     def compute(tensors: dict[str, Any]) -> list[Any]:
-        params = net.trainable_params
-        with tf.GradientTape() as tape:
-            graph = net.lower(tensors, train=True)
+        graph = net.lower(tensors, train=True)
         found = {
             "layer %s" % node.path: value
             for node, value in graph.lowering.values.outputs.items()
             if tf.is_tensor(value) and value.dtype.is_floating
         }
         found.update({"loss %s" % name: value for name, value in graph.losses.items()})
-        grads = tape.gradient(graph.objective, list(params.values()))
-        found.update({"gradient %s" % name: tf.convert_to_tensor(g) for name, g in zip(params, grads) if g is not None})
+        grads = dense_gradients(graph.objective, net.trainable_params)
+        found.update({"gradient %s" % name: grad for name, grad in grads.items()})
         names.extend(found)
         return list(found.values())
 

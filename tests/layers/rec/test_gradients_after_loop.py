@@ -168,3 +168,31 @@ def test_product_of_a_step() -> None:
     np.testing.assert_allclose(dx[:3], 2 * products @ w.T, rtol=1e-4)
     assert not np.any(dx[3:])
     np.testing.assert_allclose(dw, 2 * np.einsum("sbi,sbo->io", xs[:3], products), rtol=1e-4, atol=1e-5)
+
+
+def test_derivative_of_a_loop() -> None:
+    """Gradients of a loss on a derivative through all steps are what difference quotients are."""
+    config = Config({
+        "extern_data": {"data": {"dim": 2}},
+        "network": {
+            "loop": {"class": "rec", "from": "data", "unit": {
+                "output": {**_LINEAR, "from": ["data:source", "prev:output"]},
+            }},
+            "y": {"class": "reduce", "mode": "sum", "axis": ["B", "T", "F"], "from": "loop"},
+            "output": {"class": "gradient", "y": "y", "x": "data", "loss": "as_is"},
+        },
+        "behavior_version": 21,
+    })  # fmt: skip
+    net = Network.from_config(config, train=True)
+    rng = np.random.RandomState(1)
+    feed = {"data": rng.normal(size=(2, 3, 2)).astype("float32"), "data/size0": np.array([3, 2], "int32")}
+    values = {name: rng.normal(0, 0.3, p.shape).astype("float32") for name, p in net.params.items()}
+    net.set_param_values(values)
+    grads = net.run(feed, with_grad=True).grads
+    for name, value in values.items():
+        direction = rng.normal(size=value.shape).astype("float32")
+        losses = []
+        for sign in (1, -1):
+            net.set_param_values({**values, name: value + sign * 1e-2 * direction})
+            losses.append(net.run(feed).total_loss)
+        np.testing.assert_allclose(np.sum(grads[name] * direction), (losses[0] - losses[1]) / 2e-2, rtol=1e-3)
