@@ -20,9 +20,8 @@ def needed_frames(labels: Any, label_lens: Any, *, label_loop: bool = True) -> A
     """
     if not label_loop:
         return label_lens
-    twice = tf.logical_and(
-        tf.equal(labels[:, 1:], labels[:, :-1]), tf.sequence_mask(label_lens - 1, tf.shape(labels)[1] - 1)
-    )
+    equal = tf.equal(labels[:, 1:], labels[:, :-1])
+    twice = tf.logical_and(equal, tf.sequence_mask(label_lens - 1, tf.shape(equal)[1]))
     return label_lens + tf.reduce_sum(tf.cast(twice, tf.int32), axis=1)
 
 

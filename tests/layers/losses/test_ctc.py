@@ -96,6 +96,24 @@ def test_loss_is_the_sum_over_all_paths(opts: dict[str, Any], loop: bool, best: 
 
 
 @pytest.mark.parametrize(
+    "layer",
+    [
+        SOFTMAX,
+        {**SOFTMAX, "loss_opts": {"use_native": True}},
+        {**SOFTMAX, "loss_opts": {"auto_clip_target_len": True}},
+        {**SOFTMAX, "loss_opts": {"ctc_opts": {"preprocess_collapse_repeated": True}}},
+        {"class": "ctc_loss", "logits": "z", "targets": "data:classes", "loss": "as_is"},
+    ],
+    ids=str,
+)
+def test_no_sequence_has_labels(layer: dict[str, Any]) -> None:
+    """All paths are those of blanks; the targets have no frames at all."""
+    feed = _feed(np.zeros([3, 0], "int32"), np.zeros([3], "int32"))
+    out, grad = _run(layer, feed)
+    _check(out, grad, feed, _expected(feed, 2))
+
+
+@pytest.mark.parametrize(
     "layer", [{"activation": "log_softmax"}, {"activation": "log_softmax", "from": "copy"}], ids=str
 )
 def test_output_in_log_space(layer: dict[str, Any]) -> None:
