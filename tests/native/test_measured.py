@@ -401,7 +401,8 @@ def test_doctor_shows_the_verdicts(on_gpu, child, monkeypatch, capsys):
     assert not lstm_pays()
     capsys.readouterr()
     monkeypatch.setattr(self_test.log, "attach", lambda: None)
-    monkeypatch.setattr(self_test, "OPS", {"lstm": None})
+    monkeypatch.setattr(self_test, "OPS", {"lstm": OPS["lstm"]})
+    monkeypatch.setattr(self_test, "visible_archs", lambda: ("sm_90",))
     monkeypatch.setattr(self_test, "examine", lambda name: "")
     monkeypatch.setattr(self_test, "devices", lambda name: ["CPU:0", "GPU:0"])
     monkeypatch.setattr(self_test, "library_path", lambda name: on_gpu)
@@ -411,6 +412,19 @@ def test_doctor_shows_the_verdicts(on_gpu, child, monkeypatch, capsys):
         "lstm: ok on CPU, GPU:0",
         "  lstm 512 tf32: slower (1 against 1.5 ms and 2.1 against 2 ms in TensorFlow)",
     ]
+
+
+def test_doctor_leaves_out_what_is_for_newer_gpus(monkeypatch, capsys):
+    """TensorFlow's forms are used there, as they are meant to: no other failure is hidden behind that."""
+    monkeypatch.setattr(self_test.log, "attach", lambda: None)
+    monkeypatch.setattr(self_test, "OPS", {name: OPS[name] for name in ("attention", "norm", "pack")})
+    monkeypatch.setattr(self_test, "visible_archs", lambda: ("sm_75",))
+    monkeypatch.setattr(self_test, "devices", lambda name: ["CPU:0"])
+    examined = []
+    monkeypatch.setattr(self_test, "examine", lambda name: examined.append(name) or "")
+    assert self_test.main() == 0 and examined == ["norm", "pack"]
+    reason = "its kernels need compute capability 8.0, but the GPU has 7.5"
+    assert capsys.readouterr().out.splitlines()[1] == "  attention is TensorFlow's: " + reason
 
 
 def test_what_the_process_says(monkeypatch, capsys):
