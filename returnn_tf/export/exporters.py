@@ -23,7 +23,7 @@ from returnn_tf.graph.quantization import quantization_of
 from returnn_tf.graph.rounded_variable import KINDS
 
 EXPORTERS: OptionClasses = OptionClasses("export target", "returnn_tf.export", plugins="returnn_tf.exporters")
-#: The tolerance with rounded parameters.
+#: The tolerance with rounded factors of products.
 ROUNDED_TOLERANCE = 2e-2
 #: Class decorator: registers an exporter as ``--to NAME``.
 register_exporter = EXPORTERS.register
@@ -118,9 +118,12 @@ class Exporter(abc.ABC):
 
         :raises DataError: they differ; names output, largest difference and place
         """
+        tolerance = self.largest_difference()
+        if model.net.plan.semantics.product_dtype is not None:  # native ops and TensorFlow's round at other places
+            tolerance = max(tolerance, ROUNDED_TOLERANCE)
         for sample in self.samples(model):
             expected, got = model.expected(sample), self.run(folder, sample)
-            found = difference(model.outputs, expected, got, self.largest_difference())
+            found = difference(model.outputs, expected, got, tolerance)
             if found:
                 raise ExportDataError(
                     "The export to %s does not compute what the network does, so nothing was written: %s."

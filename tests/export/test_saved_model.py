@@ -54,6 +54,20 @@ def test_lstm_natively_and_portable(tmp_path, portable):
     assert os.listdir(tmp_path) == ["out"]  # nothing is left of the staging folder
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_portable_with_mixed_precision(tmp_path, dtype):
+    """TensorFlow's products round their results, too, those of native ops do not; the check allows that alone."""
+    layers = {"output": {"class": "self_attention", "num_heads": 4, "total_key_dim": 256, "n_out": 256, "from": "data"}}
+    net = network(layers, extern_data={"data": {"dim": 64}}, mixed_precision=dtype)
+    returnn_tf.export(net, str(tmp_path / "out"), portable=True)
+    feed = {"data": np.random.RandomState(3).normal(0, 1, [1, 7, 64]).astype("float32"), "data/size0": [7]}
+    expected, sizes = net.run(feed).layers["output"].value, {"data_size0": np.array([7], "int32")}
+    got = run_in_process(str(tmp_path / "out"), {"data": feed["data"], **sizes})["output"]
+    difference = np.abs(got - expected).max() / np.abs(expected).max()
+    assert difference < (1e-5 if dtype is None else 2e-2)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """Return the folder of an export of a small network."""
