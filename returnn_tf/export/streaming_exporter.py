@@ -134,8 +134,7 @@ def _compared(model: InferenceModel, block: int) -> Optional[tuple[str, str]]:
         sample.update({name: np.full_like(sample[name], frames) for name in lengths})
     whole = model.of_whole_sequences.expected(sample)
     blocks = list(_run_blocks(model, sample, block))
-    plan = model.net.plan
-    tolerance = ROUNDED_TOLERANCE if plan.rounded or plan.semantics.product_dtype is not None else _TOLERANCE
+    tolerance = ROUNDED_TOLERANCE if model.net.plan.rounded else _TOLERANCE
     for name, info in model.outputs.items():
         if info.kind == VALUE and info.beam is not None:
             found = _search_difference(info, whole, blocks, tolerance)
