@@ -23,6 +23,7 @@ from returnn_tf.graph.layer import Node
 from returnn_tf.graph.loss import LossContext, LossNode
 from returnn_tf.graph.lowering import FramePackings, Lowering, LoweringOptions, ParamValues
 from returnn_tf.loops.frame import LoopRunLayer
+from returnn_tf.native.portable import twice_differentiable_ops
 from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.ops.frames.skipped_padding import LEAST_SHARE
 from returnn_tf.tensor import Data, Dim
@@ -157,6 +158,18 @@ def lower(
         carried=carried,
         packing=FramePackings(packed_nodes, pack_ops, 0.0 if skip_padding else LEAST_SHARE),
     )
+    with twice_differentiable_ops(second_derivatives or _differentiates_gradients(needed, train, with_losses)):
+        return _emitted(plan, lowering, feed, needed, outputs, owners)
+
+
+def _emitted(
+    plan: Plan,
+    lowering: Lowering,
+    feed: Mapping[str, Any],
+    needed: set[Node],
+    outputs: Sequence[Node],
+    owners: Mapping[LossNode, Node],
+) -> Lowered:
     for key, node in plan.extern.items():
         if node in needed:
             _feed_key(lowering, key, node, feed)
@@ -169,7 +182,7 @@ def lower(
     result.values = {node.path: lowering.values.outputs[node] for node in outputs}
     for loss, owner in owners.items():
         _emit_loss(result, loss, owner)
-    if with_losses:
+    if lowering.options.with_losses:
         everything = list(plan.all_nodes())
         for node in plan.nodes:
             if node in needed and node.extern_key is None:
@@ -182,16 +195,27 @@ def lower(
     return result
 
 
+def _differentiates_gradients(needed: Iterable[Node], train: bool, with_losses: bool) -> bool:
+    """Return whether layers, those in loops included, make gradients that a loss or another gradient may be on."""
+    nodes = list(_with_inner(needed))
+    if train and with_losses and any(node.layer.has_meta_loss for node in nodes):
+        return True
+    return sum(node.layer.is_derivative for node in nodes) > (0 if with_losses else 1)
+
+
+def _with_inner(nodes: Iterable[Node]) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        yield from _with_inner(node.inner)
+
+
 def _readers(nodes: Iterable[Node]) -> Counter[Node]:
     """Count the layers that read each node, those in loops included, with a loop that reads it after a step."""
     readers: Counter[Node] = Counter()
-    todo = list(nodes)
-    while todo:
-        node = todo.pop()
+    for node in _with_inner(nodes):
         readers.update({*node.deps, *node.param_deps})
         if isinstance(node.layer, LoopRunLayer):
             readers.update(node.layer.read_after_step())
-        todo += node.inner
     return readers
 
 

@@ -33,6 +33,7 @@ from returnn_tf.graph.quantization import refusal_to_train
 from returnn_tf.graph.rounded_variable import check_values
 from returnn_tf.layers.search.decide import scores_of
 from returnn_tf.logging.log import log
+from returnn_tf.ops.gradients import derivatives
 from returnn_tf.tensor import Data
 from returnn_tf.util.lazy_tf import tf
 
@@ -347,5 +348,5 @@ def dense_gradients(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]
     Not by a tape: it loses derivatives of a derivative through a loop, for which TensorFlow adds results to the loop.
     """
     names = list(params)
-    grads = tf.gradients(objective, [params[name] for name in names])
+    grads = derivatives(objective, [params[name] for name in names])
     return {name: tf.convert_to_tensor(grad) for name, grad in zip(names, grads) if grad is not None}

@@ -120,6 +120,8 @@ class Layer(Sealable):
     has_sink: ClassVar[bool] = False
     #: Whether the layer has a loss on the gradient at its output, see `returnn_tf.graph.after_step.meta_loss`.
     has_meta_loss: ClassVar[bool] = False
+    #: Whether the values are a derivative, so that the gradient of a loss on them differentiates a gradient.
+    is_derivative: ClassVar[bool] = False
     #: Whether the layer gets values and parameters in the type of the setting mixed_precision, if there is one.
     reduces_precision: ClassVar[bool] = False
     #: Whether the layer is a batch normalisation itself, so that the option ``batch_norm`` adds none.

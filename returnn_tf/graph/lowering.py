@@ -34,8 +34,8 @@ class LoweringOptions:
     :param check_numerics: which outputs are checked for NaN, see `returnn_tf.graph.check_numerics`
     :param print_outputs: whether every output is printed when it is computed
     :param with_losses: whether the losses are wanted
-    :param second_derivatives: whether gradients are differentiated again, which ops that compute their own gradient do
-        not support
+    :param second_derivatives: whether gradients by all parameters are differentiated again, which losses and products
+        that compute their own gradient do not support
     :param readers: how many layers and losses of others use the value of a layer; those without any are not in it
     :param differentiated: the layers by whose values other layers may take derivatives
     :param scales: scalars in place of the numbers of options, by layer path and option

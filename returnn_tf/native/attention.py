@@ -91,6 +91,7 @@ def _gradient(ops: Any, op: Any, dy: Any, dlog_sums: Any) -> list[Any]:
     bindings=("attention/attention_op.cc",),
     cuda=("attention/attention_cuda.cu", "attention/attention_grad_cuda.cu"),
     capability=(8, 0),
+    twice_differentiable=True,
 )
 def self_test(ops: Any) -> None:
     """Compare with numpy: ragged keys with vectors by distance, frames that only see those before them, dropout.

@@ -16,7 +16,7 @@ from returnn_tf.native.comparison import exact_products
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.gpu.card import card_in_use
 from returnn_tf.native.gpu.gpu_test import passes_on_gpus
-from returnn_tf.native.portable import in_portable_ops
+from returnn_tf.native.portable import graph_ops, in_portable_ops
 from returnn_tf.native.sources import OPS, SelfTest
 from returnn_tf.util.lazy_tf import tf
 
@@ -35,9 +35,10 @@ def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
     :param name: key in `sources.OPS`
     :param self_test: run until it has passed once for the compiled file
     :return: a module with the ops as functions; None if they cannot be used here (the first time, a warning is logged),
-        within `portable_ops`, or if they are being compiled and the graph will be traced again (`with_ops_at_once`)
+        within `portable_ops`, within `twice_differentiable_ops` if they are not, or if they are being compiled and the
+        graph will be traced again (`with_ops_at_once`)
     """
-    if in_portable_ops():
+    if in_portable_ops() or (graph_ops().twice_differentiable and not OPS[name].twice_differentiable):
         return None
     with _lock_of_locks:
         lock = _locks.setdefault(name, threading.Lock())

@@ -1,4 +1,4 @@
-"""`portable_ops`: a context in which native ops take their form in plain TensorFlow, so that graphs need no library."""
+"""Contexts in which native ops take their form in plain TensorFlow: `portable_ops`, `twice_differentiable_ops`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ class GraphOps:
     :param native: those of native libraries
     :param only_xla: none but those that XLA compiles; sizes of arrays follow from the shapes of the feed
     :param lstm: the op for whole LSTMs, a `returnn_tf.ops.cells.fused_lstm.FusedForm`; None: loops, or native ops
+    :param twice_differentiable: none but those whose gradient has a gradient
     """
 
     native: bool = True
     only_xla: bool = False
     lstm: Optional[Any] = None
+    twice_differentiable: bool = False
 
 
 _ALL = GraphOps()
@@ -37,7 +39,27 @@ def portable_ops(*, for_xla: bool = False, lstm: Optional[Any] = None) -> Iterat
     :param lstm: see `GraphOps`
     """
     outer = _OPS.get()
-    token = _OPS.set(GraphOps(False, for_xla or outer.only_xla, outer.lstm if lstm is None else lstm))
+    lstm = outer.lstm if lstm is None else lstm
+    with _using(dataclasses.replace(outer, native=False, only_xla=for_xla or outer.only_xla, lstm=lstm)):
+        yield
+
+
+@contextlib.contextmanager
+def twice_differentiable_ops(wanted: bool = True) -> Iterator[None]:
+    """Emit ops whose gradients can be differentiated again, in this thread, while the context is open.
+
+    Gradients that are to be differentiated are emitted in it, too, as those of some ops have native ops.
+
+    :param wanted: False: change nothing
+    """
+    outer = _OPS.get()
+    with _using(dataclasses.replace(outer, twice_differentiable=wanted or outer.twice_differentiable)):
+        yield
+
+
+@contextlib.contextmanager
+def _using(ops: GraphOps) -> Iterator[None]:
+    token = _OPS.set(ops)
     try:
         yield
     finally:

@@ -232,6 +232,7 @@ def matmul(
     "product",
     kernels=("product/product_cpu.cc",),
     bindings=("product/product_op.cc",),
+    twice_differentiable=True,
 )
 def self_test(ops: Any) -> None:
     """Compare with numpy, for every transposition of the factors.

@@ -35,6 +35,8 @@ class NativeOp:
     :param self_test: see `SelfTest`
     :param folder: of its sources, absolute; default: that of all sources
     :param replaces: names of RETURNN's ops for the same
+    :param twice_differentiable: whether the gradient of the op has a gradient; else the form in plain TensorFlow is
+        used where a gradient is differentiated
     """
 
     name: str
@@ -45,6 +47,7 @@ class NativeOp:
     folder: str = ""
     replaces: tuple[str, ...] = ()
     capability: tuple[int, int] = (0, 0)
+    twice_differentiable: bool = False
 
     def path(self, source: str, root: str) -> str:
         """Return the whole path of one of its source files.
@@ -66,13 +69,15 @@ def register_op(
     capability: tuple[int, int] = (0, 0),
     folder: str = "",
     replaces: Sequence[str] = (),
+    twice_differentiable: bool = False,
 ) -> Callable[[SelfTest], SelfTest]:
     """Decorate the self-test of an op, which registers the op; for the parameters see `NativeOp`."""
 
     def decorate(self_test: SelfTest) -> SelfTest:
         op = NativeOp(
-            name, tuple(kernels), tuple(bindings), tuple(cuda), self_test, folder, tuple(replaces), capability
-        )
+            name, tuple(kernels), tuple(bindings), tuple(cuda), self_test, folder, tuple(replaces), capability,
+            twice_differentiable,
+        )  # fmt: skip
         OPS.add(op, name, owner=self_test)
         return self_test
 

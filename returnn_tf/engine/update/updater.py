@@ -28,6 +28,8 @@ from returnn_tf.graph.after_step.meta_loss import MetaLoss
 from returnn_tf.graph.check_numerics import ALL, checked_finite
 from returnn_tf.graph.check_numerics import option as check_numerics_option
 from returnn_tf.logging.log import log
+from returnn_tf.native.portable import twice_differentiable_ops
+from returnn_tf.ops.gradients import derivatives
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -152,11 +154,12 @@ class Updater:
         :param loss_factor: factor on the loss while they are computed, see `LossScaling`
         """
         names, variables = list(self._variables), list(self._variables.values())
-        if loss_factor is None:
-            found = _gradients(self.total_loss(graph), names, variables)
-        else:
-            loss = self.total_loss(graph)
-            found = _gradients(loss * tf.cast(loss_factor, loss.dtype), names, variables)
+        loss = self.total_loss(graph)
+        if loss_factor is not None:
+            loss *= tf.cast(loss_factor, loss.dtype)
+        with twice_differentiable_ops(bool(self._default.maximize_grad_norm)):
+            found = _gradients(loss, names, variables)
+        if loss_factor is not None:
             found = {name: _divided(grad, loss_factor) for name, grad in found.items()}
         found = self._with_norm_reward(found)
         raw = {name: gradients.dense(grad) for name, grad in found.items()}
@@ -178,7 +181,8 @@ class Updater:
         losses = graph.lowering.after_step.meta_losses
         if not losses:
             return MetaGradients({}, {}, {})
-        found = tf.gradients(self.total_loss(graph), [loss.point for loss in losses])
+        with twice_differentiable_ops():
+            found = derivatives(self.total_loss(graph), [loss.point for loss in losses])
         values, counts, total = {}, {}, tf.zeros([])
         for loss, grad in zip(losses, found):
             grad = tf.zeros_like(loss.point) if grad is None else gradients.dense(grad)
@@ -318,7 +322,7 @@ def _gradients(loss: Any, names: list[str], variables: list[Any]) -> dict[str, A
     """Return the gradients by name, of the variables that have one, in the order in which their ops were made."""
     if not variables:
         return {}
-    found = {name: grad for name, grad in zip(names, tf.gradients(loss, variables)) if grad is not None}
+    found = {name: grad for name, grad in zip(names, derivatives(loss, variables)) if grad is not None}
     position = {op: index for index, op in enumerate(tf.compat.v1.get_default_graph().get_operations())}
     return dict(sorted(found.items(), key=lambda item: position[_op_of(item[1])]))
 

@@ -34,6 +34,7 @@ class GradientLayer(Layer):
     """
 
     needs_sources = False
+    is_derivative = True
     y: LayerRef = option(help="layer with a scalar", refs=True)
     x: LayerRef = option(help="layer to differentiate by", refs=True)
 

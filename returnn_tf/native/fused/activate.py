@@ -91,6 +91,7 @@ def _listed(x: Optional[tf.Tensor]) -> list[tf.Tensor]:
     kernels=("activate/activate_cpu.cc",),
     bindings=("activate/activate_op.cc",),
     cuda=("activate/activate_cuda.cu",),
+    twice_differentiable=True,
 )
 def self_test(ops: Any) -> None:
     """Compare with numpy, and the dropout with TensorFlow's random numbers.

@@ -122,6 +122,7 @@ def _plain(x: Any, masks: Sequence[Any], params: dict[str, Any], epsilon: float,
     kernels=("activate/batch_norm_cpu.cc",),
     bindings=("activate/batch_norm_op.cc",),
     cuda=("activate/batch_norm_cuda.cu",),
+    twice_differentiable=True,
 )
 def self_test(ops: Any) -> None:
     """Compare with numpy, with and without mask, scale, shift and function.

@@ -69,6 +69,7 @@ def _second_gradient(ops: Any, op: Any, ddx: Any, ddw: Any, ddbias: Any) -> list
     kernels=("depthwise/depthwise_cpu.cc",),
     bindings=("depthwise/depthwise_op.cc",),
     cuda=("depthwise/depthwise_cuda.cu",),
+    twice_differentiable=True,
 )
 def self_test(ops: Any) -> None:
     """Compare with numpy, with more frames and channels than are filtered at a time.

@@ -70,7 +70,13 @@ def _second_gradient(op: Any, ddx: Any, ddscale: Any, ddbias: Any) -> list[Any]:
     return [ddy, dx, None, None, *dscales]
 
 
-@register_op("norm", kernels=("norm/norm_cpu.cc",), bindings=("norm/norm_op.cc",), cuda=("norm/norm_cuda.cu",))
+@register_op(
+    "norm",
+    kernels=("norm/norm_cpu.cc",),
+    bindings=("norm/norm_op.cc",),
+    cuda=("norm/norm_cuda.cu",),
+    twice_differentiable=True,
+)
 def self_test(ops: Any) -> None:
     """Compare with numpy, with and without scale and bias.
 

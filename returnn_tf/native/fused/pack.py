@@ -67,7 +67,7 @@ def _of_unpack(ops: Any, op: Any, dx: Any) -> list[Any]:
     return [native_pack(ops, dx, op.inputs[1], op.get_attr("least_share")), None, None]
 
 
-@register_op("pack", kernels=("pack/pack_cpu.cc",), bindings=("pack/pack_op.cc",))
+@register_op("pack", kernels=("pack/pack_cpu.cc",), bindings=("pack/pack_op.cc",), twice_differentiable=True)
 def self_test(ops: Any) -> None:
     """Compare with numpy: packed, and with too little padding for it.
 
