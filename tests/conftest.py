@@ -6,6 +6,7 @@ import collections
 import gc
 import importlib
 import itertools
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from returnn_tf.logging.log import log
 from tests import processes
 from tests.tiers import covering
 
@@ -82,6 +84,16 @@ def path_of_modules() -> Iterator[None]:
     before = list(sys.path)
     yield
     sys.path[:] = before
+
+
+@pytest.fixture(autouse=True)
+def log_of_the_package() -> Iterator[None]:
+    """Restore the log of the package: some tests configure it, or change its level while it is attached."""
+    library = logging.getLogger("returnn_tf")
+    before = library.handlers, library.level, library.propagate
+    yield
+    log.configure()
+    library.handlers, library.level, library.propagate = before
 
 
 @pytest.fixture

@@ -27,15 +27,12 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def log():
-    """Yield a log of its own, closed at the end; logging of the package is then as before."""
-    library = logging.getLogger("returnn_tf")
-    before = library.handlers, library.level, library.propagate
+    """Yield a log of its own, closed at the end."""
     log = Log()
-    library.handlers = []
+    logging.getLogger("returnn_tf").handlers = []
     log.attach()
     yield log
     log.close()
-    library.handlers, library.level, library.propagate = before
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The program as a whole: subcommands, exit codes, messages; no traceback for what a user did."""
 
 import errno
-import logging
 import os
 import re
 import subprocess
@@ -18,16 +17,6 @@ from returnn_tf.engine.distributed.world import World
 from returnn_tf.logging.log import log
 from returnn_tf.tasks import registry
 from returnn_tf.util.lazy_tf import tf
-
-
-@pytest.fixture(autouse=True)
-def restored_log():
-    """Yield the log and logging of the package are afterwards as before."""
-    library = logging.getLogger("returnn_tf")
-    before = library.handlers, library.level, library.propagate
-    yield
-    log.configure()
-    library.handlers, library.level, library.propagate = before
 
 
 @pytest.fixture
