@@ -20,6 +20,8 @@ from returnn_tf.ops.xla import keep_compiled
 OUTPUT = {"class": "softmax", "from": "h", "target": "classes", "loss": "ce"}
 HIDDEN = {"class": "linear", "activation": "relu", "n_out": 3, "from": "data"}
 LSTM = {"class": "rec", "unit": "lstm", "n_out": 3, "from": "data"}
+STEP = {"class": "linear", "n_out": 3, "from": ["data:source", "prev:output"]}
+LOOP = {"class": "rec", "unit": {"output": STEP}, "from": "data"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,9 @@ def feed(frames: int = 4) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hidden", [HIDDEN, pytest.param(LSTM, marks=pytest.mark.long)], ids=["linear", "lstm"])
+@pytest.mark.parametrize(
+    "hidden", [HIDDEN, pytest.param(LSTM, marks=pytest.mark.long), LOOP], ids=["linear", "lstm", "a loop of layers"]
+)
 def test_same_numbers_for_all_shapes(hidden: dict[str, Any]) -> None:
     """Many labels, a native op, a loop over time, each in a form for XLA; ragged batches of two shapes."""
     network = {"h": hidden, "output": OUTPUT}
@@ -64,17 +68,24 @@ def test_same_numbers_for_all_shapes(hidden: dict[str, Any]) -> None:
     np.testing.assert_allclose(result.total_loss, Evaluator(plain.net, config(network)).step(feed()).total_loss, 1e-4)
 
 
-STEP = {"class": "linear", "n_out": 3, "from": ["data:source", "prev:output"]}
-LOOP = {"h": {"class": "rec", "unit": {"output": STEP}, "from": "data"}, "output": OUTPUT}
+ENDS_ITSELF = {
+    "output": {"class": "linear", "n_out": 3, "from": "prev:output"},
+    "sum": {"class": "reduce", "mode": "sum", "axes": "f", "from": "output"},
+    "end": {"class": "compare", "kind": "greater", "value": 2.0, "from": "sum"},
+}
+LOOP_WITH_END = {
+    "h": {"class": "rec", "unit": ENDS_ITSELF, "from": [], "max_seq_len": 5},
+    "output": {"class": "reduce", "mode": "sum", "axes": ["t", "f"], "from": "h", "loss": "as_is"},
+}
 
 
 @pytest.mark.parametrize(
     "network, message",
     [
         ({"output": {**OUTPUT, "from": "data", "loss": "ctc"}}, r"no kernel of \w+ \(op output_loss/\w+\)"),
-        (LOOP, "must be a compile-time constant"),
+        (LOOP_WITH_END, "must be a compile-time constant"),
     ],
-    ids=["an op", "a loop"],
+    ids=["an op", "a loop that ends itself"],
 )
 def test_what_xla_cannot_compile(network: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match="jit_compile: XLA cannot compile this network: .*%s.*Remove" % message):
