@@ -9,6 +9,7 @@ from returnn_tf.ops.cells.base import CellFrames
 from returnn_tf.ops.cells.gru import Gru
 from returnn_tf.util.lazy_tf import tf
 from tests.native import reference
+from tests.native.rounding import check_errors
 
 # time, batch, units; sizes beside the tiles of the kernels (16 lanes, 32 and 64 columns, 6 rows) and on them; then so
 # many frames in all that the tile unit is used, where there is one (16 rows, 32 numbers)
@@ -81,14 +82,6 @@ def test_products_of_rounded_factors(ops, size, reverse):
     inputs, (n_frames, batch, n) = draw(*size)[:4], size
     lengths, weights = np.full(batch, n_frames, "int32"), weights_for(*size)
 
-    def run(gru, dtype):
-        tensors = [tf.constant(x, dtype) for x in inputs]
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            results = gru(*tensors)
-            objective = sum(tf.reduce_sum(y * tf.cast(weight, dtype)) for y, weight in zip(results, weights))
-        return [tf.cast(x, tf.float64).numpy() for x in (*results, *tape.gradient(objective, tensors))]
-
     def plain(z, w_gates, w_candidate, h0):
         params = {"gru_cell/gates/kernel/state": w_gates, "gru_cell/candidate/kernel/state": w_candidate}
         h, last = Gru(n, 0).step_loop(params, CellFrames(z[::-1] if reverse else z, None, (h0,)))
@@ -97,10 +90,7 @@ def test_products_of_rounded_factors(ops, size, reverse):
     def native(*tensors):
         return native_gru(ops, *tensors, lengths, reverse=reverse, rounded=True)
 
-    exact = run(plain, tf.float64)
-    for result, theirs, value in zip(run(native, tf.float32), run(plain, tf.bfloat16), exact):
-        error, usual = (np.sqrt(np.mean((x - value) ** 2)) for x in (result, theirs))
-        assert 0 < error < usual
+    check_errors(native, plain, inputs, weights, by=len(inputs))
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -8,6 +8,7 @@ from returnn_tf.native.product import rounds
 from returnn_tf.ops.cells.lstm import lstm_loop
 from returnn_tf.util.lazy_tf import tf
 from tests.native import reference
+from tests.native.rounding import check_errors
 
 # time, batch, units; sizes beside the tiles of the kernels (16 lanes, 64 columns, 6 rows) and on them; then so many
 # frames in all that the tile unit is used, where there is one (16 rows, 32 numbers)
@@ -100,14 +101,6 @@ def test_products_of_rounded_factors(ops, size, reverse):
     lengths = np.full(batch, n_frames, "int32")
     weights = weighted(2, (n_frames, batch, n), (batch, n), (batch, n))
 
-    def run(lstm, dtype):
-        tensors = [tf.constant(x, dtype) for x in inputs]
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            results = lstm(*tensors)
-            objective = sum(tf.reduce_sum(y * tf.cast(weight, dtype)) for y, weight in zip(results, weights))
-        return [tf.cast(x, tf.float64).numpy() for x in (*results, *tape.gradient(objective, tensors))]
-
     def plain(z, *others):
         c, h = lstm_loop(z[::-1] if reverse else z, *others)
         return h[:0:-1] if reverse else h[1:], c[-1], h[-1]
@@ -115,10 +108,7 @@ def test_products_of_rounded_factors(ops, size, reverse):
     def native(*tensors):
         return native_lstm(ops, *tensors, lengths, reverse=reverse, rounded=True)
 
-    exact = run(plain, tf.float64)
-    for result, theirs, value in zip(run(native, tf.float32), run(plain, tf.bfloat16), exact):
-        error, usual = (np.sqrt(np.mean((x - value) ** 2)) for x in (result, theirs))
-        assert 0 < error < usual
+    check_errors(native, plain, inputs, weights, by=len(inputs))
 
 
 def test_rounded_products_need_the_instructions(ops):

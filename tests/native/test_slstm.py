@@ -12,6 +12,7 @@ from returnn_tf.native.scans.slstm import native_slstm, slstm_ops
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.ops.cells.base import CellFrames
 from returnn_tf.util.lazy_tf import tf
+from tests.native.rounding import check_errors
 from tests.native.scan_cases import SLSTM_CASES, SLSTM_FRAMES, SLSTM_LENGTHS, gates_far_from_zero
 
 FRAMES, BATCH, IN = SLSTM_FRAMES, len(SLSTM_LENGTHS), 3
@@ -64,24 +65,13 @@ def test_products_of_rounded_factors(ops: Any, frames: int, batch: int, n: int, 
     weight, lengths = rng.normal(0, 1, shapes[0][:3] + (n,)), tf.fill([batch], frames)
     cell = unit_class("slstm")(n, n, unit_opts={"forget_gate": "exp" if exp_forget else "sigmoid"})
 
-    def plain(z: tf.Tensor, w_re: tf.Tensor, *state: tf.Tensor) -> tf.Tensor:
-        return cell.step_loop({"W_re": w_re}, CellFrames(z[0], None, tuple(part[0] for part in state)))[0][None]
+    def plain(z: tf.Tensor, w_re: tf.Tensor, *state: tf.Tensor) -> list[tf.Tensor]:
+        return [cell.step_loop({"W_re": w_re}, CellFrames(z[0], None, tuple(part[0] for part in state)))[0][None]]
 
-    def native(*tensors: tf.Tensor) -> tf.Tensor:
-        return native_slstm(ops, *tensors, lengths=lengths, exp_forget=exp_forget, rounded=True)[0]
+    def native(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        return [native_slstm(ops, *tensors, lengths=lengths, exp_forget=exp_forget, rounded=True)[0]]
 
-    def run(slstm: Any, dtype: tf.DType) -> list[Any]:
-        tensors = [tf.constant(x, dtype) for x in inputs]
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            h = slstm(*tensors)
-            score = tf.reduce_sum(h * tf.constant(weight, dtype))
-        return [tf.cast(x, tf.float64).numpy() for x in (h, *tape.gradient(score, tensors)[:2])]
-
-    exact = run(plain, tf.float64)
-    for result, theirs, value in zip(run(native, tf.float32), run(plain, tf.bfloat16), exact):
-        error, usual = (np.sqrt(np.mean((x - value) ** 2)) for x in (result, theirs))
-        assert 0 < error < usual
+    check_errors(native, plain, inputs, [weight], by=2)
 
 
 def test_which_trial_decides(ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
