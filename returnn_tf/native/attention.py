@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
+from returnn_tf.util.custom_gradient import register_once
 from returnn_tf.util.lazy_tf import tf
-
-_registered: list[Any] = []
 
 
 def attention_ops() -> Optional[Any]:
@@ -66,9 +65,7 @@ def native_attention(
 
 def _register_gradient(ops: Any) -> None:
     """Register the gradient once; that of the gradient is where the form in TensorFlow is."""
-    if not _registered:
-        _registered.append(ops)
-        tf.RegisterGradient("RtfAttention")(partial(_gradient, ops))
+    register_once(RtfAttention=partial(_gradient, ops))
 
 
 def _gradient(ops: Any, op: Any, dy: Any, dlog_sums: Any) -> list[Any]:

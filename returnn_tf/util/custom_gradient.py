@@ -1,4 +1,4 @@
-"""`tf.custom_gradient` as a typed decorator: TensorFlow does not annotate it."""
+"""`tf.custom_gradient` as a typed decorator, as TensorFlow does not annotate it; gradients of ops, registered once."""
 
 from __future__ import annotations
 
@@ -13,3 +13,14 @@ def custom_gradient(func: Callable[..., tuple[Any, Callable[..., Any]]]) -> Call
     See `tf.custom_gradient`.
     """
     return cast(Callable[..., Any], tf.custom_gradient(func))
+
+
+_registered: set[str] = set()
+
+
+def register_once(**gradients: Callable[..., Any]) -> None:
+    """Register the gradients of ops by their types, where that is not done yet; see `tf.RegisterGradient`."""
+    for name, gradient in gradients.items():
+        if name not in _registered:
+            _registered.add(name)
+            tf.RegisterGradient(name)(gradient)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
+from returnn_tf.util.custom_gradient import register_once
 from returnn_tf.util.lazy_tf import tf
 
 #: Ops whose first result has the shape of their first input.
 _KEEP_SHAPE = frozenset(("BiasAdd", "Identity", "Relu", "RtfActivate", "RtfNorm", "Sigmoid", "Tanh"))
-_OF_RESHAPE = "RtfReshape"
 _ATTRIBUTE = "_rtf_known_shapes"
 
 
@@ -131,14 +131,9 @@ def _constant(x: Any, sizes: tuple[int, ...]) -> Any:
 def _reshaped(x: Any, shape: Any) -> Any:
     if _known_with(x) is None:
         return tf.reshape(x, shape)
-    if not _registered:
-        _registered.append(_OF_RESHAPE)
-        tf.RegisterGradient(_OF_RESHAPE)(_gradient)
-    with x.graph.gradient_override_map({"Reshape": _OF_RESHAPE}):
+    register_once(RtfReshape=_gradient)
+    with x.graph.gradient_override_map({"Reshape": "RtfReshape"}):
         return tf.raw_ops.Reshape(tensor=x, shape=shape)  # `tf.reshape` infers the static shape a second time
-
-
-_registered: list[str] = []
 
 
 def _gradient(op: Any, dy: Any) -> list[Any]:

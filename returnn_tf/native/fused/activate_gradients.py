@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from returnn_tf.util.custom_gradient import register_once
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -99,21 +100,13 @@ def derivative_of_output(function: str, y: Any) -> Any:
     ]()
 
 
-_registered: list[Any] = []
-
-
 def register_gradients(ops: Any) -> None:
     """Register the gradients of the ops once, and those of the gradients, which are in plain TensorFlow.
 
     :param ops: the module of the ops of `returnn_tf.native.fused.activate`
     """
-    if _registered:
-        return
-    _registered.append(ops)
-    tf.RegisterGradient("RtfActivate")(partial(_of_activate, ops))
-    tf.RegisterGradient("RtfActivateGrad")(_of_activate_grad)
-    tf.RegisterGradient("RtfGate")(partial(_of_gate, ops))
-    tf.RegisterGradient("RtfGateGrad")(_of_gate_grad)
+    register_once(RtfActivate=partial(_of_activate, ops), RtfActivateGrad=_of_activate_grad)
+    register_once(RtfGate=partial(_of_gate, ops), RtfGateGrad=_of_gate_grad)
 
 
 def _of_activate(ops: Any, op: Any, dy: Any) -> list[Any]:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
+from returnn_tf.util.custom_gradient import register_once
 from returnn_tf.util.lazy_tf import tf
-
-_registered: list[Any] = []
 
 
 def depthwise_ops() -> Optional[Any]:
@@ -40,10 +39,7 @@ def native_depthwise(
 
 def _register_gradients(ops: Any) -> None:
     """Register the gradient once, and the gradient of the gradient, which is made of the same ops."""
-    if not _registered:
-        _registered.append(ops)
-        tf.RegisterGradient("RtfDepthwise")(partial(_gradient, ops))
-        tf.RegisterGradient("RtfDepthwiseGrad")(partial(_second_gradient, ops))
+    register_once(RtfDepthwise=partial(_gradient, ops), RtfDepthwiseGrad=partial(_second_gradient, ops))
 
 
 def _window(op: Any) -> dict[str, int]:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from returnn_tf.native.comparison import compare
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
+from returnn_tf.util.custom_gradient import register_once
 from returnn_tf.util.lazy_tf import tf
-
-_registered: list[Any] = []
 
 
 def norm_ops() -> Optional[Any]:
@@ -38,10 +37,7 @@ def native_norm(
 
 def _register_gradients(ops: Any) -> None:
     """Register the gradient once, and the gradient of the gradient, which is in plain TensorFlow."""
-    if not _registered:
-        _registered.append(ops)
-        tf.RegisterGradient("RtfNorm")(partial(_gradient, ops))
-        tf.RegisterGradient("RtfNormGrad")(_second_gradient)
+    register_once(RtfNorm=partial(_gradient, ops), RtfNormGrad=_second_gradient)
 
 
 def _gradient(ops: Any, op: Any, dy: Any, dmean: Any, dfactor: Any) -> list[Any]:

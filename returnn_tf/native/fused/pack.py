@@ -12,10 +12,9 @@ from returnn_tf.native.comparison import compare
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
+from returnn_tf.util.custom_gradient import register_once
 from returnn_tf.util.known_shapes import known_size
 from returnn_tf.util.lazy_tf import tf
-
-_registered: list[Any] = []
 
 
 def pack_ops() -> Optional[Any]:
@@ -52,10 +51,7 @@ def packed_rows(ops: Any, lengths: tf.Tensor, frames: tf.Tensor, least_share: fl
 
 def _register_gradients(ops: Any) -> None:
     """Register each op as the gradient of the other, once."""
-    if not _registered:
-        _registered.append(ops)
-        tf.RegisterGradient("RtfPack")(partial(_of_pack, ops))
-        tf.RegisterGradient("RtfUnpack")(partial(_of_unpack, ops))
+    register_once(RtfPack=partial(_of_pack, ops), RtfUnpack=partial(_of_unpack, ops))
 
 
 def _of_pack(ops: Any, op: Any, dy: Any) -> list[Any]:

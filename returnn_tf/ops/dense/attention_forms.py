@@ -12,12 +12,11 @@ from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.dense.attention import left_only_mask, product_sum
 from returnn_tf.ops.frames.positions import by_distance
 from returnn_tf.ops.softmax import masked_softmax
+from returnn_tf.util.custom_gradient import register_once
 from returnn_tf.util.lazy_tf import tf
 
 #: Numbers of a key below which rounding takes longer on a CPU than it saves.
 _LEAST_ROUNDED = 32
-
-_registered: list[Any] = []
 
 
 def usable_attention_ops(
@@ -37,9 +36,8 @@ def usable_attention_ops(
     if dtype.name not in trial.dtypes and tf.config.get_visible_devices("GPU"):
         return None
     ops = attention_ops()
-    if ops and not _registered:
-        _registered.append(ops)
-        tf.RegisterGradient("RtfAttentionGrad")(_gradient_of_gradient)
+    if ops:
+        register_once(RtfAttentionGrad=_gradient_of_gradient)
     return ops if ops and pays(trial, key_size, dtype) else None
 
 
