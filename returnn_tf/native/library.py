@@ -26,7 +26,6 @@ SWITCH = "RETURNN_TF_NATIVE"
 _locks: dict[str, threading.Lock] = {}
 _lock_of_locks = threading.Lock()
 _loaded: dict[str, Optional[Any]] = {}
-_paths: dict[str, str] = {}
 
 
 def native_op(name: str, self_test: SelfTest) -> Optional[Any]:
@@ -58,9 +57,7 @@ def needed_op(name: str, self_test: SelfTest) -> Any:
     with _lock_of_locks:
         lock = _locks.setdefault(name, threading.Lock())
     with lock:
-        if _loaded.get(name) is None:
-            _loaded[name] = load(name, self_test)
-        return _loaded[name]
+        return _loaded.get(name) or load(name, self_test)
 
 
 def switched_off() -> bool:
@@ -125,7 +122,6 @@ def load(name: str, self_test: SelfTest) -> Any:
     """
     path = built(name)
     ops = load_library(path)
-    _paths[name] = path
     cpu, *gpus = devices(name)
     card = card_in_use() if gpus else ""
     # Not only if this process compiled it: a process that failed the test, or was killed before it, left the file.
@@ -138,6 +134,7 @@ def load(name: str, self_test: SelfTest) -> Any:
                 for gpu in gpus:
                     thread.submit(run_test_on, gpu, ops, self_test).result()
         note_tested(path, card)
+    _loaded[name] = ops
     return ops
 
 
@@ -165,8 +162,8 @@ def libraries_with(op_types: Iterable[str]) -> dict[str, str]:
     :param op_types: types of nodes of a graph, e.g. "RtfLstm"
     """
     wanted = set(op_types)
-    loaded = {name: module for name, module in _loaded.items() if module is not None and name in _paths}
-    return {name: _paths[name] for name, module in loaded.items() if not wanted.isdisjoint(_op_types(module))}
+    loaded = {name: module for name, module in _loaded.items() if module is not None}
+    return {name: module.__file__ for name, module in loaded.items() if not wanted.isdisjoint(_op_types(module))}
 
 
 def _op_types(ops: Any) -> set[str]:
@@ -180,7 +177,8 @@ def _op_types(ops: Any) -> set[str]:
 
 def library_path(name: str) -> str:
     """Return the file of an op that `load` or `native_op` has loaded."""
-    return _paths[name]
+    ops: Any = _loaded[name]
+    return str(ops.__file__)
 
 
 def c_library(name: str) -> ctypes.CDLL:

@@ -62,7 +62,7 @@ def test_the_library_at_hand_is_tested(name: str, module: Any, find: Any, monkey
     ops = find(tf.float32)
     assert ops is not None, "the native op has to compile where the tests run"
     seen: list[str] = []
-    monkeypatch.setattr(library, "_paths", {})
+    monkeypatch.setattr(library, "_loaded", {})
     monkeypatch.setattr(module, "runs_on_gpu", lambda name: False)
     monkeypatch.setattr(module, "compare_recurrence", lambda *_: seen.append("floats"))
     monkeypatch.setattr(module, "compare_rounded_recurrence", lambda *_: seen.append("rounded"))
