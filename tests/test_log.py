@@ -222,6 +222,18 @@ def test_nothing_at_level_0(log, capsys):
     assert not capsys.readouterr().out and not log.shows(1)
 
 
+def test_once(log, capsys):
+    """A line that is written once is, in each run; others may have the same text."""
+    log.configure()
+    for _ in range(2):
+        log.warn("odd", once=True)
+        log.write(3, "news", once=True)
+        log.write(3, "step")
+    log.configure()
+    log.warn("odd", once=True)
+    assert capsys.readouterr().out == "Warning: odd\nnews\nstep\nstep\nWarning: odd\n"
+
+
 def test_library_logging(log, capsys):
     """What modules say by logging ends up here, with a level."""
     log.configure()

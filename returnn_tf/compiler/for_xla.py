@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
@@ -63,7 +62,7 @@ def prepare_for_xla(config: Config) -> None:
     announce_xla()
 
 
-@functools.cache
 def announce_xla() -> None:
     """Log the first XLA compilation and enable its cache."""
-    log.write(3, "jit_compile: XLA compiles a step for each shape of a batch and keeps it in %s" % keep_compiled())
+    text = "jit_compile: XLA compiles a step for each shape of a batch and keeps it in %s"
+    log.write(3, text % keep_compiled(), once=True)

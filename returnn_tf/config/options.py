@@ -316,14 +316,13 @@ def listing_inert_options() -> Iterator[None]:
         _caller_lists_inert = before
 
 
-@functools.lru_cache(maxsize=4096)
 def log_inert(where: str, name: str, reason: str) -> None:
     """Log once per place that an option has no effect.
 
     :param where: as in `OptionInfo.check_value`
     """
     if not _caller_lists_inert:
-        log.warn("%s: option %r has no effect: %s" % (where, name, reason))
+        log.warn("%s: option %r has no effect: %s" % (where, name, reason), once=True)
 
 
 def declared_options(cls: Any) -> dict[str, OptionInfo]:

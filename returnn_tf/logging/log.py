@@ -31,6 +31,7 @@ class Log:
         self._files: list[TargetHandler] = []
         self._bar: Optional[ProgressBar] = None
         self._suffix = ""
+        self._once: set[str] = set()
         self.started = time.monotonic()
         self._terminal = TerminalHandler(self._clear_bar)
         self._terminal_level = DEFAULT_LEVEL
@@ -69,7 +70,7 @@ class Log:
     def configure(
         self, targets: Sequence[str] = (), verbosity: Sequence[int] = (), log_format: str = "default"
     ) -> None:
-        """Configure the targets besides the standard output.
+        """Configure the targets besides the standard output, which from now on get also what is written once.
 
         :param targets: file names (``$date`` is replaced by the time; folders are created) or "|command"
         :param verbosity: the level of each target, then that of the standard output; the last one applies to the rest
@@ -91,17 +92,24 @@ class Log:
         self._terminal_level = levels[len(targets)]
         self._install(LineFormatter(log_format))
         self._logger.propagate = False
+        self._once.clear()
 
-    def write(self, level: int, text: str, *, terminal: bool = True) -> None:
+    def write(self, level: int, text: str, *, terminal: bool = True, once: bool = False) -> None:
         """Write a line (or several) to all targets that show this level.
 
         :param terminal: False: to the files only
+        :param once: not if the text has been written since the log was configured, as by an earlier plan of a network
         """
-        self._logger.log(standard_level(level), text, extra=None if terminal else {"terminal": False})
+        if not once or self._is_new(text):
+            self._logger.log(standard_level(level), text, extra=None if terminal else {"terminal": False})
 
-    def warn(self, text: str) -> None:
-        """Write a warning (level 2)."""
-        self._logger.warning(text)
+    def warn(self, text: str, *, once: bool = False) -> None:
+        """Write a warning (level 2).
+
+        :param once: as in `write`
+        """
+        if not once or self._is_new(text):
+            self._logger.warning(text)
 
     def send_to(self, receiver: Callable[[int, str], None]) -> None:
         """Send the lines of this process to another one, which shows them by `pass_on`; levels 4 and 5 are left out.
@@ -199,6 +207,12 @@ class Log:
             handler.setFormatter(formatter)
         self._logger.handlers = handlers
         self._logger.setLevel(min(handler.level for handler in handlers))
+
+    def _is_new(self, text: str) -> bool:
+        """Return whether a text that is written once has not been so yet; note it."""
+        before = len(self._once)
+        self._once.add(text)
+        return len(self._once) > before
 
     def _clear_bar(self) -> None:
         if self._bar:

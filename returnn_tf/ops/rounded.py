@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Optional, Protocol, runtime_checkable
@@ -215,12 +214,8 @@ def note_plain_product(dtype: str) -> None:
 
     :param dtype: also the name of the op
     """
-    if not in_portable_ops() and not is_awaited(dtype):
-        _warn_of_speed(dtype)
-
-
-@functools.cache
-def _warn_of_speed(dtype: str) -> None:
+    if in_portable_ops() or is_awaited(dtype):
+        return
     if tf.config.get_visible_devices("GPU"):
         reason, fix = "there is none for GPUs", "search on the CPU (++device cpu), or"
     else:
@@ -228,5 +223,6 @@ def _warn_of_speed(dtype: str) -> None:
     log.warn(
         "quantize: products with %s need the native op %s, and %s: matrices are converted for each product, which "
         "takes about three times as long as float32. To search faster, %s remove quantize."
-        % (dtype, dtype, reason, fix)
+        % (dtype, dtype, reason, fix),
+        once=True,
     )

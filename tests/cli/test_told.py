@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from returnn_tf.cli.main import main
-from returnn_tf.config import options
+from returnn_tf.logging.log import log
 
 BASE = """
 train = {"class": "Task12AXDataset", "num_seqs": 12}
@@ -171,10 +171,9 @@ train = {"class": "StaticDataset", "data": [{"data": [[0.0] * 9], "labels": [1]}
 
 
 @pytest.fixture(autouse=True)
-def told_anew(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in an empty folder; what the process has told in other tests is forgotten."""
+def in_an_empty_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    options.log_inert.cache_clear()
 
 
 def lines_of(capsys: pytest.CaptureFixture[str], change: str, *command: str) -> list[str]:
@@ -189,7 +188,7 @@ def lines_of(capsys: pytest.CaptureFixture[str], change: str, *command: str) -> 
 @pytest.mark.parametrize("change", TOLD)
 def test_told_in_the_log_and_by_check(change: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ((), ("check",)):
-        options.log_inert.cache_clear()
+        log.configure()  # what the first has told is forgotten
         lines = [line for line in lines_of(capsys, change, *command) if not line.startswith("config: ")]
         assert len(lines) == 1 and TOLD[change] in lines[0], (command, lines)
 

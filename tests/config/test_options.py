@@ -27,7 +27,6 @@ from returnn_tf.config.options import (
     check_options,
     declared_options,
     from_options,
-    log_inert,
     option,
     own_options_first,
     probability,
@@ -192,7 +191,6 @@ class Dependent:
 )
 def test_what_needs_another_option(given, told, caplog):
     """Where a config turns that one off, with None or 0, nothing is logged: it does so on purpose."""
-    log_inert.cache_clear()
     with caplog.at_level(logging.WARNING, logger="returnn_tf"):
         check_options(Dependent, given, where="here")
     assert [record.getMessage() for record in caplog.records] == (["here: option " + told] if told else [])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.config.options import declared_options, log_inert, option
+from returnn_tf.config.options import declared_options, option
 from returnn_tf.config.settings import misspelt_keys
 from returnn_tf.datasets import (
     Dataset,
@@ -271,7 +271,6 @@ def test_registration():
 )
 @pytest.mark.parametrize("audio", [{}, {"audio": {}}], ids=["without", "with"])
 def test_options_about_audio_that_is_not_read(name, options, audio, tmp_path, caplog):
-    log_inert.cache_clear()
     Dataset.from_config({"class": name, "path": str(tmp_path), **options, **audio})
     assert ("option %r has no effect: it needs audio" % next(iter(options)) in caplog.text) == (not audio)
 

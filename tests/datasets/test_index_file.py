@@ -17,7 +17,6 @@ from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.files import index_file
 from returnn_tf.datasets.files.index_file import FOLDER, SharedIndex, shared_index
 from returnn_tf.datasets.hdf import file as hdf_file
-from returnn_tf.logging.log import log
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +26,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(index_file, "LEAST", 0)
     monkeypatch.setattr(hdf_file, "_MANY_SEQS", 0)
     return tmp_path / "indexes"
-
-
-@pytest.fixture
-def warnings(monkeypatch) -> list[str]:
-    """Return what is logged as warnings."""
-    found: list[str] = []
-    monkeypatch.setattr(log, "warn", found.append)
-    return found
 
 
 class _Maker:
@@ -83,18 +74,18 @@ def test_several_processes_wait_for_the_first(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"rtfindex", b"rtfindex" + bytes(90), b"rtfindex\2" + bytes(7) + b"{}"])
-def test_damaged_files_are_replaced(tmp_path, folder, warnings, content):
+def test_damaged_files_are_replaced(tmp_path, folder, caplog, content):
     corpus, make = tmp_path / "corpus", _Maker()
     corpus.write_text("x")
     _open(corpus, make)
     (name,) = _names(folder)
     (folder / name).write_bytes(content)
-    assert _open(corpus, make).facts == {"made": 2} and "was damaged, and is removed" in warnings[0]
-    assert _open(corpus, make).facts == {"made": 3} and len(warnings) == 1
+    assert _open(corpus, make).facts == {"made": 2} and "was damaged, and is removed" in caplog.messages[0]
+    assert _open(corpus, make).facts == {"made": 3} and len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("fault", ["a file", "writable by others", "changed"])
-def test_without_a_place_each_process_has_its_own(tmp_path, folder, warnings, fault):
+def test_without_a_place_each_process_has_its_own(tmp_path, folder, caplog, fault):
     corpus, make = tmp_path / "corpus", _Maker()
     corpus.write_text("x")
     if fault == "a file":
@@ -110,7 +101,8 @@ def test_without_a_place_each_process_has_its_own(tmp_path, folder, warnings, fa
 
     assert _open(corpus, changing).facts == {"made": 1}
     assert _open(corpus, changing).facts == {"made": 2} or fault == "changed"
-    assert len(warnings) == 1 and "%r: " % str(folder) in warnings[0] and "this process has its own" in warnings[0]
+    (warning,) = caplog.messages
+    assert "%r: " % str(folder) in warning and "this process has its own" in warning
 
 
 def test_no_folder_is_wanted(tmp_path, folder, monkeypatch):

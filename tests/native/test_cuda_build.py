@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -160,21 +161,19 @@ def test_an_nvcc_that_does_not_work_is_passed_over(tiny, monkeypatch):
 @pytest.mark.parametrize(
     "wanted, version, told", [("12", "12.3", 0), ("13", "13.0", 0), ("11", "12.3", 1), ("", "12.3", 0)]
 )
-def test_nvcc_of_the_release_of_tensorflow_is_preferred(tiny, monkeypatch, wanted, version, told):
+def test_nvcc_of_the_release_of_tensorflow_is_preferred(tiny, monkeypatch, caplog, wanted, version, told):
     """Else the first one is taken, and the log says so once."""
     monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: {"cuda_version": wanted and wanted + ".1"})
-    lines = []
-    monkeypatch.setattr(cuda_toolchain.log, "write", lambda level, text: lines.append(text))
-    cuda_toolchain._tell_release.cache_clear()
     fake_nvcc(tiny / "thirteen", "13.0")
     places = [[str(tiny / name / "bin" / "nvcc")] for name in ("cuda", "thirteen")]
     monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter(places))
-    for _ in range(2):
-        assert find_cuda_toolchain(["sm_90"]).version == "nvcc V%s.1" % version
+    with caplog.at_level(logging.INFO, logger="returnn_tf"):
+        for _ in range(2):
+            assert find_cuda_toolchain(["sm_90"]).version == "nvcc V%s.1" % version
     text = (
         "No nvcc of CUDA 11, which is TensorFlow's, was found: native ops are compiled by nvcc V12.3.1, with its CUDA"
     )
-    assert [line.startswith(text) for line in lines] == [True] * told
+    assert [line.startswith(text) for line in caplog.messages] == [True] * told
 
 
 @pytest.mark.parametrize("remains", ["build-1234/0.o", "rtf_tiny.so", ""])

@@ -53,7 +53,6 @@ def _restart(monkeypatch):
     """Forget what only this process knows."""
     monkeypatch.setattr(measured, "_known", {})
     monkeypatch.setattr(measured, "_refused", set())
-    measured._tell_not_kept.cache_clear()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from returnn_tf.compiler.planning.checks import LayerError
@@ -21,17 +20,19 @@ def warn_of_loop(path: str, layers: StepLayers) -> None:
     """
     choices = [spec for spec in layers.specs.values() if spec.cls.chooses_labels]
     if layers.length_of_target and any(not spec.options.get("cheating") for spec in choices if _searches(layers, spec)):
-        _warn(
+        log.warn(
             "Layer %r: the loop has no layer 'end', so the search outputs as many labels as the reference %r has. "
             "Let it find the end, e.g. 'end': {'class': 'compare', 'from': 'output', 'value': 0}."
             % (path, layers.target)
-            + _misspelt_end(layers)
+            + _misspelt_end(layers),
+            once=True,
         )
     for spec in choices:
         if not layers.search and "target" not in spec.options and spec.options.get("search") is None:
-            _warn(
+            log.warn(
                 "%s: has no target, so it searches in training too. Name the labels to follow, e.g. 'target': "
-                "'classes', or write 'target': None if this is meant." % spec.where
+                "'classes', or write 'target': None if this is meant." % spec.where,
+                once=True,
             )
 
 
@@ -42,12 +43,6 @@ def _misspelt_end(layers: StepLayers) -> str:
 
 def _searches(layers: StepLayers, spec: LayerSpec) -> bool:
     return layers.search and not layers.follows_target(spec)
-
-
-@functools.cache
-def _warn(text: str) -> None:
-    """Warn once, though a network is planned several times."""
-    log.warn(text)
 
 
 def check_kept_states(nodes: Sequence[Node], *, nested: bool) -> None:

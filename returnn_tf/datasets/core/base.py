@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -524,9 +523,10 @@ class Dataset:
         keys = batch_options.keys
         if cutting.chunking is not None or not batch_options.recurrent_net:
             for key, option in batch_options.named.items():
-                _warn_once(
+                log.warn(
                     "%s: %s of key %r has no effect: parts of sequences are made of the used keys only: %s."
-                    % (self._owner(), option, key, ", ".join(keys))
+                    % (self._owner(), option, key, ", ".join(keys)),
+                    once=True,
                 )
             batch_options = batch_options.counting(keys)
         else:
@@ -566,11 +566,6 @@ class Dataset:
                 resume=resume,
                 declared=declared,
             )
-
-
-@functools.lru_cache(maxsize=256)
-def _warn_once(text: str) -> None:
-    log.warn(text)
 
 
 def _rebuild(cls: type[Dataset], given: dict[str, Any]) -> Dataset:

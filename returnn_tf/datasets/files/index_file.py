@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -117,17 +116,13 @@ def _shared(kind: str, content: Any, make: Callable[[], SharedIndex], check: Cal
                 raise CopyError("the files change all the time")
     except (CopyError, OSError) as exc:
         reason = str(exc) if isinstance(exc, CopyError) else exc.strerror or str(exc)
-        _warn_once("indexes can't be shared in %r: %s; this process has its own" % (folder, reason))
+        # a corpus may have thousands of files
+        log.warn("indexes can't be shared in %r: %s; this process has its own" % (folder, reason), once=True)
         return made[0] if made else make()
     if made:
         made.clear()
         return_freed_memory()
     return found
-
-
-@functools.lru_cache(maxsize=64)  # a corpus may have thousands of files
-def _warn_once(text: str) -> None:
-    log.warn(text)
 
 
 def index_folder() -> Optional[str]:

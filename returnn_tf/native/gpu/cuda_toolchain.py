@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import glob
 import os
 import re
@@ -131,7 +130,12 @@ def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
             continue
         failures.append("%s (%s) does not compile for %s" % (" ".join(command), version, ", ".join(unknown)))
     if others:
-        _tell_release(others[0].version, wanted)
+        log.write(
+            3,
+            "No nvcc of CUDA %s, which is TensorFlow's, was found: native ops are compiled by %s, with its CUDA "
+            "runtime." % (wanted, others[0].version),
+            once=True,
+        )
         return others[0]
     raise NativeOpError("; ".join([*failures, _FIX]) if failures else "the CUDA compiler nvcc was not found; " + _FIX)
 
@@ -172,12 +176,6 @@ def release_of(version: str) -> str:
 def _release_of_tensorflow() -> str:
     """Return the major release of CUDA that TensorFlow was built with, as "12"; "" if it is for the CPU only."""
     return str(tf.sysconfig.get_build_info().get("cuda_version", "")).partition(".")[0]
-
-
-@functools.cache
-def _tell_release(version: str, wanted: str) -> None:
-    text = "No nvcc of CUDA %s, which is TensorFlow's, was found: native ops are compiled by %s, with its CUDA runtime."
-    log.write(3, text % (wanted, version))
 
 
 def toolkit_folder(nvcc: Sequence[str]) -> str:

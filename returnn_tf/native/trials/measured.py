@@ -181,13 +181,12 @@ def _write(library: str, card: str, key: str, verdict: Verdict) -> None:
             temporary.write(json.dumps({"card": card, "trials": trials}, indent=1).encode())
             temporary.publish()
     except OSError as exc:
-        _tell_not_kept(os.path.dirname(os.path.dirname(library)), exc.strerror or str(exc))
-
-
-@functools.cache
-def _tell_not_kept(folder: str, reason: str) -> None:
-    text = "What trials of native ops gave can't be kept in %s (%s): each process tries them out. Another folder: $%s"
-    log.write(3, text % (folder, reason, ENVIRONMENT))
+        log.write(
+            3,
+            "What trials of native ops gave can't be kept in %s (%s): each process tries them out. Another folder: $%s"
+            % (os.path.dirname(os.path.dirname(library)), exc.strerror or str(exc), ENVIRONMENT),
+            once=True,
+        )
 
 
 def _record(library: str, card: str) -> str:
