@@ -37,6 +37,10 @@ class _Server:
     answers: Optional[BinaryIO] = None
 
 
+#: Of the server, whichever test is the first that needs it: what that one changes is not for the programs of others.
+_ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+_ENVIRONMENT.pop("PYTHONPATH", None)
+
 #: Processes that run things for many tests, until they have been waited for: only then the system counts their seconds
 #: and those of what they ran.
 SERVING: set[int] = set()
@@ -123,11 +127,9 @@ def run_check(program: str, arguments: Sequence[str], cwd: str) -> tuple[int, st
 
 def _start() -> None:
     code = "import sys; sys.path.insert(0, %r); from tests.processes import serve; serve()" % str(ROOT)
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment.pop("PYTHONPATH", None)
     command = [sys.executable, "-c", code]
     pipe = subprocess.PIPE
-    server = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, env=environment, cwd="/")
+    server = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, env=_ENVIRONMENT, cwd="/")
     SERVING.add(server.pid)
     atexit.register(_end, server)
     _Server.requests, _Server.answers = server.stdin, server.stdout  # type: ignore[assignment]

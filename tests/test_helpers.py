@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import select
-import time
 
 import pytest
 
 from tests import processes
 from tests.compiling import text_cached
+from tests.waiting import until
 
 
 def test_cache_without_home(tmp_path, monkeypatch):
@@ -29,8 +29,7 @@ def test_stop_within_program(tmp_path, monkeypatch):
     pid = tmp_path / "pid"
 
     def stop(*args):
-        while not (pid.exists() and pid.read_text().endswith("\n")):
-            time.sleep(0.01)
+        until(lambda: pid.exists() and pid.read_text().endswith("\n"))
         raise KeyboardInterrupt
 
     code = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True); time.sleep(60)"
@@ -39,11 +38,7 @@ def test_stop_within_program(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             processes.run(["-c", code, str(pid)])
     assert processes.run(["-c", "print('next')"]).stdout == "next\n"
-    for _ in range(1000):
-        if not os.path.exists("/proc/%s" % pid.read_text().strip()):
-            return
-        time.sleep(0.01)
-    raise AssertionError("the program still runs")
+    until(lambda: not os.path.exists("/proc/%s" % pid.read_text().strip()), "the program has not ended")
 
 
 @pytest.mark.slow

@@ -147,19 +147,23 @@ def run(
 
 @contextlib.contextmanager
 def limits() -> Iterator[None]:
-    """Limit time and memory, and turn warnings into errors."""
+    """Limit time and memory within the context, and turn warnings into errors."""
 
     def too_slow(*_: Any) -> None:
         raise TooSlow("more than %d s" % TIME_LIMIT)
 
-    signal.signal(signal.SIGPROF, too_slow)
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    before = signal.signal(signal.SIGPROF, too_slow)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT * 2**20, hard))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        # expressions in configs
-        warnings.simplefilter("ignore", SyntaxWarning)
-        yield
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            # expressions in configs
+            warnings.simplefilter("ignore", SyntaxWarning)
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGPROF, before)
 
 
 def main(

@@ -28,7 +28,7 @@ def test_mutated_networks(start: int, count: int) -> None:
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Apply the limits without that of memory, which would stay."""
+    """Apply the limits without that of memory, of which this process may have more."""
     monkeypatch.setattr(fuzz.resource, "setrlimit", lambda *_: None)
     monkeypatch.setattr(fuzz, "TIME_LIMIT", 0.2)
     monkeypatch.setattr(fuzz, "describe_plan", lambda _: None)

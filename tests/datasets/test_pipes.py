@@ -12,6 +12,7 @@ from returnn_tf.config import DataError
 from returnn_tf.datasets import Dataset
 from returnn_tf.datasets.audio import read_audio
 from returnn_tf.datasets.text.bliss import Lexicon
+from tests.waiting import LONG
 
 LM = {"class": "LmDataset", "corpus_file": "text", "orth_symbols_file": "text"}
 OGG = {"class": "OggZipDataset", "path": "p.zip", "audio": None, "targets": None}
@@ -70,7 +71,7 @@ def _pipes(tmp_path, monkeypatch):
         raise TimeoutError("it waits for the pipe")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(10)
+    signal.alarm(int(LONG))
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

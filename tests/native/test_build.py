@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import dataclasses
 import errno
+import functools
 import os
 import pathlib
 import re
@@ -412,7 +413,7 @@ def test_no_more_compilers_at_once_than_cpus(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     script = "mkdir $0/$$; ls $0 | wc -l >> $0.counts; sleep 0.1; rmdir $0/$$"
     (tmp_path / "running").mkdir()
-    processes._slots.cache_clear()
+    monkeypatch.setattr(processes, "_slots", functools.cache(processes._slots.__wrapped__))
     processes.run_all([["sh", "-c", script, str(tmp_path / "running")] for _ in range(7)])
     counts = (tmp_path / "running.counts").read_text().split()
     assert len(counts) == 7 and max(map(int, counts)) <= 2

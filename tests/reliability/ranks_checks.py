@@ -25,6 +25,7 @@ from returnn_tf.engine.training.training_pass import find_faulty_rank
 from tests.little_memory import LIMITED, Memory
 from tests.reliability import toy
 from tests.run_tasks import run_task
+from tests.waiting import LONG
 
 STEPS = 12
 CLIP = 0.1  # below the norm of each step
@@ -172,7 +173,7 @@ def check_early_messages(world: Any) -> Any:
     summed, found = threading.Event(), []
 
     def wait(_: Any) -> bool:
-        found.append(summed.wait(30))
+        found.append(summed.wait(LONG))
         return found[-1]
 
     def note(_: Any) -> bool:
