@@ -16,24 +16,20 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.checkpoints.params import load_checkpoint, save_checkpoint
 from returnn_tf.graph.registry import LAYERS, LOSSES
 from tests.layers.nets import EXTERN_DATA, LENS, feed
+from tests.registries import registered_here
 
-_TABLES = ("_entries", "_spelled", "_places")
 CLASSES = pathlib.Path(__file__).parent / "config_classes.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Load the classes as a config does; other tests see only ours."""
-    for registry in (LAYERS, LOSSES):
-        registry.load()
-    saved = [(registry, dict(vars(registry)[name]), name) for registry in (LAYERS, LOSSES) for name in _TABLES]
+    """Load the classes as a config does."""
     folder = tmp_path_factory.mktemp("config")
     shutil.copy(CLASSES, folder / "classes_of_a_config.py")
     (folder / "my.config").write_text("#!returnn\nimport classes_of_a_config\n")
-    Config.from_file(str(folder / "my.config"))
-    yield
-    for registry, table, name in saved:
-        setattr(registry, name, table)
+    with registered_here(LAYERS, LOSSES):
+        Config.from_file(str(folder / "my.config"))
+        yield
 
 
 def config_of(network: dict[str, Any], **options: Any) -> Config:

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compat.modules.layers.specific import specific_layer
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
 from returnn_tf.config import Config, ConfigError
-from returnn_tf.graph.registry import LAYERS
+from returnn_tf.graph.registry import LAYERS, register_layer
+from returnn_tf.layers.math.copy import CopyLayer
+from tests.registries import registered_here
 
 CLASSES = """
 from returnn.tf.layers.basic import LinearLayer, SubnetworkLayer, HDFDumpLayer, register_layer_class
@@ -85,20 +88,15 @@ for cls in (Scaled, Conv, Twice, Rec, Sub, Var):
     register_layer_class(cls)
 """
 
-_TABLES = ("_entries", "_spelled", "_places")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Register the classes as a config does; other tests see only ours."""
-    LAYERS.load()
-    saved = {name: dict(vars(LAYERS)[name]) for name in _TABLES}
+    """Register the classes as a config does."""
     path = tmp_path_factory.mktemp("config") / "my.config"
     path.write_text(CLASSES)
-    Config.from_file(str(path))
-    yield
-    for name, table in saved.items():
-        setattr(LAYERS, name, table)
+    with registered_here(LAYERS):
+        Config.from_file(str(path))
+        yield
 
 
 def net_of(network: dict[str, Any]) -> Network:
@@ -207,3 +205,17 @@ def test_bases_are_known_by_all_their_modules(tmp_path: pathlib.Path) -> None:
     )
     config = Config.from_file(str(path))
     assert config.typed("same") and config.typed("HDFDumpLayer").layer_class == "hdf_dump"
+
+
+def test_classes_of_configs_are_no_bases() -> None:
+    """Nor do they hide what is registered later, as by a plug-in."""
+    assert "scaled_linear" in LAYERS and specific_layer("ScaledLinearLayer") is None
+    with registered_here(LAYERS):
+
+        @register_layer("late_copy")
+        class LateCopyLayer(CopyLayer):
+            """A copy."""
+
+        base = specific_layer("LateCopyLayer")
+        assert base is not None and base.own_class is LateCopyLayer
+    assert specific_layer("LateCopyLayer") is None

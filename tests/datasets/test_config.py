@@ -21,8 +21,10 @@ from returnn_tf.datasets import (
     dataset_from_config_file,
     register_dataset,
 )
+from returnn_tf.datasets.core.registry import DATASETS
 from returnn_tf.datasets.synthetic.tasks import Task12AXDataset
 from tests.datasets.recorded import ROOT
+from tests.registries import registered_here
 
 HDF = str(ROOT / "hdf" / "simple_dense.hdf")
 OTHER = str(ROOT / "hdf" / "simple_dense_extended.hdf")
@@ -239,7 +241,13 @@ def test_config_file(tmp_path):
 # ---- registry
 
 
-def test_registration():
+@pytest.fixture
+def forgotten():
+    with registered_here(DATASETS):
+        yield
+
+
+def test_registration(forgotten):
     @register_dataset("HalfTask")
     class Half(Task12AXDataset):
         """With an option of its own."""

@@ -116,17 +116,17 @@ def _options(own_class: type[Layer], given: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-@functools.cache
-def _class_names() -> Mapping[str, str]:
-    """Return the names of layer classes, by their letters in lower case."""
-    return {**{name.replace("_", ""): name for name in LAYERS.names()}, **_OTHER_NAMES}
-
-
-@functools.cache
 def _class_of(name: str) -> Optional[type[Layer]]:
-    """Return the class of ours for the name of one of RETURNN's, such as "LinearLayer", or None."""
-    class_name = _class_names().get(name[: -len("Layer")].lower()) if name.endswith("Layer") else None
-    return LAYERS.find(class_name)
+    """Return the class of ours for the name of one of RETURNN's, such as "LinearLayer", or None.
+
+    It is not one that a config has registered: those of other configs of this process are nothing to this one.
+    """
+    if not name.endswith("Layer"):
+        return None
+    word = name[: -len("Layer")].lower()
+    names = {**{known.replace("_", ""): known for known in LAYERS.names()}, **_OTHER_NAMES}
+    found: Optional[type[Layer]] = LAYERS.find(names.get(word))
+    return None if hasattr(found, "config_class") else found
 
 
 @functools.cache
