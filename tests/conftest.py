@@ -78,12 +78,16 @@ class Quickness:
             self.unoptimized = unoptimized
 
 
-@pytest.fixture(autouse=True)
-def path_of_modules() -> Iterator[None]:
+def _path_of_modules() -> Iterator[None]:
     """Restore ``sys.path``: a config adds its folder, and some change it on purpose."""
     before = list(sys.path)
     yield
     sys.path[:] = before
+
+
+path_of_modules = pytest.fixture(autouse=True)(_path_of_modules)
+#: For fixtures of modules that load configs.
+path_around_modules = pytest.fixture(autouse=True, scope="module")(_path_of_modules)
 
 
 @pytest.fixture(autouse=True)
