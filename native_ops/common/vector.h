@@ -8,7 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
-#if defined(__AVX512F__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 
@@ -67,14 +67,37 @@ inline void prefetch_to_write(const void* p) {
 #endif
 }
 
-// The first n of kLanes entries; the others are 0.
+#if defined(__AVX__) && !defined(__AVX512F__)
+// A mask of the first n lanes.
+inline __m256i first_lanes(int n) {
+  const IVec lanes = {0, 1, 2, 3, 4, 5, 6, 7}, limit = n - IVec{};
+  return reinterpret_cast<__m256i>(lanes < limit);
+}
+#endif
+
+// The first n of kLanes entries; the others are 0, and their memory is not read. Masks, as a copy of n entries is a
+// call and a wait for the store of the vector that it fills.
 inline Vec load_part(const float* p, int n) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p));
+#elif defined(__AVX__)
+  return reinterpret_cast<Vec>(_mm256_maskload_ps(p, first_lanes(n)));
+#else
   Vec x{};
   std::memcpy(&x, p, n * sizeof(float));
   return x;
+#endif
 }
 
-inline void store_part(float* p, Vec x, int n) { std::memcpy(p, &x, n * sizeof(float)); }
+inline void store_part(float* p, Vec x, int n) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), reinterpret_cast<__m512>(x));
+#elif defined(__AVX__)
+  _mm256_maskstore_ps(p, first_lanes(n), reinterpret_cast<__m256>(x));
+#else
+  std::memcpy(p, &x, n * sizeof(float));
+#endif
+}
 
 template <bool kWhole>
 inline Vec load_n(const float* p, int n) {
