@@ -16,7 +16,7 @@ from returnn_tf.native.decoding.search import PackedMatrix
 from returnn_tf.native.dispatch import LEAST_WIDTH, form, plain_form
 from returnn_tf.native.fused.activate import FUNCTIONS, Dropout, activate_ops, native_activate, native_gate
 from returnn_tf.native.fused.activate_gradients import Call
-from returnn_tf.native.fused.batch_norm import followed_by
+from returnn_tf.native.fused.batch_norm import batch_norm_ops, followed_by
 from returnn_tf.native.int8 import int8_ops, native_int8_product
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw
@@ -24,14 +24,14 @@ from returnn_tf.ops.activations import get_activation
 from returnn_tf.util.lazy_tf import tf
 
 
-def _follows_batch_norm(x: Any, bias: Optional[Any], activation: Any) -> bool:
+def _ops_after_batch_norm(x: Any, bias: Optional[Any], activation: Any) -> Optional[Any]:
     normed = bias is None and _native_function(activation) is not None and _origin(x) == "RtfBatchNorm"
-    return normed and x.op.get_attr("function") == b"identity"
+    return batch_norm_ops() if normed and x.op.get_attr("function") == b"identity" else None
 
 
 @form(
-    lambda _, x, bias, activation: followed_by(x.op, _native_function(activation) or ""),
-    where=_follows_batch_norm,
+    lambda ops, x, bias, activation: followed_by(ops, x.op, _native_function(activation) or ""),
+    where=_ops_after_batch_norm,
 )
 @form(
     lambda ops, x, bias, activation: native_activate(ops, x, function=_native_function(activation) or "", bias=bias),

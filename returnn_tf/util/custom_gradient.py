@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, cast
+import threading
+from typing import Any, Callable, Optional, cast
 
 from returnn_tf.util.lazy_tf import tf
 
@@ -16,11 +17,19 @@ def custom_gradient(func: Callable[..., tuple[Any, Callable[..., Any]]]) -> Call
 
 
 _registered: set[str] = set()
+_lock = threading.Lock()  # graphs may be traced in several threads, and an op is registered once
 
 
-def register_once(**gradients: Callable[..., Any]) -> None:
-    """Register the gradients of ops by their types, where that is not done yet; see `tf.RegisterGradient`."""
-    for name, gradient in gradients.items():
-        if name not in _registered:
-            _registered.add(name)
-            tf.RegisterGradient(name)(gradient)
+def register_once(**gradients: Optional[Callable[..., Any]]) -> None:
+    """Register the gradients of ops by their types, where that is not done yet; see `tf.RegisterGradient`.
+
+    :param gradients: None: the op has none, see `tf.no_gradient`
+    """
+    with _lock:
+        for name, gradient in gradients.items():
+            if name not in _registered:
+                if gradient is None:
+                    tf.no_gradient(name)
+                else:
+                    tf.RegisterGradient(name)(gradient)
+                _registered.add(name)

@@ -13,9 +13,8 @@ from returnn_tf.native.comparison import compare
 from returnn_tf.native.fused.activate_gradients import value_of
 from returnn_tf.native.library import native_op
 from returnn_tf.native.sources import register_op
+from returnn_tf.util.custom_gradient import register_once
 from returnn_tf.util.lazy_tf import tf
-
-_registered: list[Any] = []
 
 
 def batch_norm_ops() -> Optional[Any]:
@@ -51,12 +50,12 @@ def native_batch_norm(
     return y, mean, variance
 
 
-def followed_by(op: Any, function: str) -> tf.Tensor:
+def followed_by(ops: Any, op: Any, function: str) -> tf.Tensor:
     """Return the result of an RtfBatchNorm without a function, again with one, by the same moments.
 
+    :param ops: what `batch_norm_ops` returned
     :param function: one of the values of `returnn_tf.native.fused.activate.FUNCTIONS`
     """
-    (ops,) = _registered
     x, mean, variance, *rest = op.inputs
     return ops.rtf_batch_norm(x=x, mean=mean, variance=variance, **_lists(op, rest), **_attrs(op, function))
 
@@ -74,11 +73,7 @@ def _attrs(op: Any, function: Optional[str] = None) -> dict[str, Any]:
 
 def _register_gradients(ops: Any) -> None:
     """Register the gradient once, and the gradient of the gradient, which is in plain TensorFlow."""
-    if not _registered:
-        _registered.append(ops)
-        tf.no_gradient("RtfBatchMoments")
-        tf.RegisterGradient("RtfBatchNorm")(partial(_gradient, ops))
-        tf.RegisterGradient("RtfBatchNormGrad")(_second_gradient)
+    register_once(RtfBatchMoments=None, RtfBatchNorm=partial(_gradient, ops), RtfBatchNormGrad=_second_gradient)
 
 
 def _gradient(ops: Any, op: Any, dy: Any) -> list[Any]:
