@@ -18,6 +18,8 @@ def derivatives(y: Any, xs: Sequence[Any]) -> list[Any]:
     try:
         found: list[Any] = tf.gradients(y, xs)
     except LookupError as exc:
+        if type(exc) is not LookupError:  # an error in the code of a gradient, such as KeyError
+            raise
         raise ConfigError(
             "An op of the network has no gradient, or no second one, which is needed by losses on the layer "
             "'gradient', tikhonov_regularization, synthetic_gradient and maximize_grad_norm; the loss 'ctc' has none: "

@@ -10,6 +10,7 @@ import pytest
 from returnn_tf.compiler.network import Network
 from returnn_tf.config import Config, ConfigError
 from returnn_tf.engine.passes.step_trainer import StepTrainer
+from returnn_tf.util.lazy_tf import tf
 
 WIDTH = 128  # the least width of the native forms
 STEP = 2e-3
@@ -129,4 +130,22 @@ def test_loss_without_second_derivative() -> None:
         "output": {"class": "softmax", "n_out": 8, "from": "x", "loss": "ctc", "target": "classes"},
     })  # fmt: skip
     with pytest.raises(ConfigError, match="no gradient, or no second one.*'ctc'.*Do without"):
+        StepTrainer(_net(config), config).step(FEED)
+
+
+def test_error_in_the_code_of_a_gradient() -> None:
+    """It is not taken for a gradient that is missing."""
+
+    def layer(source: Any, **_: Any) -> Any:
+        @tf.custom_gradient
+        def function(x: Any) -> Any:
+            return tf.identity(x), lambda dy: dy * {}["scale"]
+
+        return function(source(0))
+
+    config = _config({
+        "x": {"class": "eval", "from": "in", "eval": layer},
+        "output": {"class": "softmax", "n_out": 8, "from": "x", "loss": "as_is"},
+    })  # fmt: skip
+    with pytest.raises(KeyError, match="scale"):
         StepTrainer(_net(config), config).step(FEED)
