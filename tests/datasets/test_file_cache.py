@@ -222,8 +222,8 @@ def test_makes_space(tmp_path, folder, monkeypatch, source, caplog):
     assert os.path.exists(copies[3])  # used within the last day
 
 
-def test_options_in_the_config(tmp_path, monkeypatch, source):
-    """They hold for this process and its children."""
+def test_options_in_the_config(tmp_path, folder, monkeypatch, source):
+    """They hold for this process and its children, until the next config."""
     monkeypatch.setenv("RETURNN_TF_FILE_CACHE_OPTS", "")  # restored afterwards
     monkeypatch.setenv("HERE", str(tmp_path))
     size = 10 * cache.RESERVE
@@ -241,6 +241,8 @@ def test_options_in_the_config(tmp_path, monkeypatch, source):
         assert local_copy(str(source), wanted=True) == str(tmp_path / "other") + str(source)
         assert os.path.exists(copy) == kept
     assert CachedFile(str(source)).get_file() == str(tmp_path / "other") + str(source)
+    set_up_cache(Config({}))
+    assert CachedFile(str(source)).get_file() == str(folder) + str(source)
 
 
 @pytest.mark.parametrize(

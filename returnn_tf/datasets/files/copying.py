@@ -71,8 +71,12 @@ def cache_options(config: Config) -> dict[str, Any]:
 
 
 def set_up_cache(config: Config) -> None:
-    """Set the folder of the copies, and how long they are kept, for this process and those that it starts."""
+    """Set the folder of the copies, and how long they are kept, for this process and those that it starts.
+
+    Those of an earlier run in this process no longer hold.
+    """
     options = cache_options(config)
+    os.environ.pop(_OPTIONS, None)
     if options:
         os.environ[_OPTIONS] = json.dumps(options)
 
