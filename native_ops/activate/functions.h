@@ -12,11 +12,18 @@ inline Vec exponential(Vec x) {
   return scale + scale * rest;
 }
 
+// exp(-x) is a normal number up to here. exponential() clips its argument, and what is left of it would count in a
+// product with a large number.
+constexpr float kLargestPower = 87.0f;
+
+inline Vec logistic(Vec x) { return x < splat(-kLargestPower) ? Vec{} : sigmoid(x); }
+
 // The normal distribution function and its density. The former by 1 - erf(z) = (a1 t + ... + a5 t^5) exp(-z^2) with
 // t = 1 / (1 + p z) for z >= 0, which is exact to 1.5e-7 (Abramowitz & Stegun, 7.1.26).
 inline void normal_distribution(Vec x, Vec* distribution, Vec* density) {
   const Vec size = at_most(x < splat(0.0f) ? -x : x, splat(100.0f));  // finite
-  const Vec bell = exponential(x * x * splat(-0.5f));
+  const Vec power = x * x * splat(-0.5f);
+  const Vec bell = power < splat(-kLargestPower) ? Vec{} : exponential(power);
   const Vec t = reciprocal(splat(1.0f) + splat(0.3275911f * 0.70710678f) * size);
   Vec p = splat(1.061405429f);
   p = p * t + splat(-1.453152027f);
@@ -28,6 +35,7 @@ inline void normal_distribution(Vec x, Vec* distribution, Vec* density) {
   *density = bell * splat(0.39894228f);
 }
 
+// As TensorFlow's, also for infinity: swish and gelu of -inf are 0 * inf, which is NaN.
 template <int kFunction>
 inline Vec activation(Vec x) {
   switch (kFunction) {
@@ -37,9 +45,9 @@ inline Vec activation(Vec x) {
       normal_distribution(x, &distribution, &density);
       return x * distribution;
     }
-    case RTF_SWISH: return x * sigmoid(x);
+    case RTF_SWISH: return x * logistic(x);
     case RTF_TANH: return tanh(x);
-    case RTF_SIGMOID: return sigmoid(x);
+    case RTF_SIGMOID: return logistic(x);
     default: return x;
   }
 }
@@ -55,7 +63,7 @@ inline Vec derivative(Vec x) {
       return distribution + x * density;
     }
     case RTF_SWISH: {
-      const Vec s = sigmoid(x);
+      const Vec s = logistic(x);
       return s + x * s * (splat(1.0f) - s);
     }
     case RTF_TANH: {
@@ -63,7 +71,7 @@ inline Vec derivative(Vec x) {
       return splat(1.0f) - y * y;
     }
     case RTF_SIGMOID: {
-      const Vec y = sigmoid(x);
+      const Vec y = logistic(x);
       return y * (splat(1.0f) - y);
     }
     default: return splat(1.0f);

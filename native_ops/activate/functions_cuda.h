@@ -7,20 +7,17 @@
 
 namespace rtf {
 
-// x, limited to a range outside of which these functions are constant or proportional to x, so that infinity is never
-// multiplied by 0. NaN stays NaN.
-__device__ __forceinline__ float finite(float x) { return x > 100.0f ? 100.0f : x < -100.0f ? -100.0f : x; }
-
 __device__ __forceinline__ float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // The normal distribution function.
 __device__ __forceinline__ float normal(float x) { return 0.5f * erfcf(x * -0.70710678f); }
 
+// As TensorFlow's, also for infinity: swish and gelu of -inf are 0 * inf, which is NaN.
 __device__ __forceinline__ float activation(int function, float x) {
   switch (function) {
     case RTF_RELU: return x < 0.0f ? 0.0f : x;
-    case RTF_GELU: return x < 0.0f ? finite(x) * normal(finite(x)) : x * normal(x);
-    case RTF_SWISH: return x < 0.0f ? finite(x) * logistic(finite(x)) : x * logistic(x);
+    case RTF_GELU: return x * normal(x);
+    case RTF_SWISH: return x * logistic(x);
     case RTF_TANH: return tanhf(x);
     case RTF_SIGMOID: return logistic(x);
     default: return x;
@@ -31,13 +28,10 @@ __device__ __forceinline__ float activation(int function, float x) {
 __device__ __forceinline__ float derivative(int function, float x) {
   switch (function) {
     case RTF_RELU: return x > 0.0f ? 1.0f : 0.0f;
-    case RTF_GELU: {
-      const float z = finite(x);
-      return normal(z) + z * 0.39894228f * expf(-0.5f * z * z);
-    }
+    case RTF_GELU: return normal(x) + x * 0.39894228f * expf(-0.5f * x * x);
     case RTF_SWISH: {
-      const float z = finite(x), s = logistic(z);
-      return s + z * s * (1.0f - s);
+      const float s = logistic(x);
+      return s + x * s * (1.0f - s);
     }
     case RTF_TANH: {
       const float y = tanhf(x);
