@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from functools import partial
+from typing import Any, Callable, Optional, Union
 
 from returnn_tf.native.dispatch import LEAST_WIDTH, form, plain_form
 from returnn_tf.native.fused.depthwise import depthwise_ops, native_depthwise
@@ -64,27 +65,51 @@ def convolution(
     :param x: [N, spatial..., in]
     :param w: [filter..., in / groups, out]; outputs of group g see the inputs of group g
     :param bias: [out]
-    :param train: else the graph may be exported, and spatial axes whose sizes are unknown may be empty
+    :param train: else the graph may be exported, and needs no library for this
     :param product_dtype: type of the operands, see `Semantics`
     :return: [N, spatial'..., out], of that type, or float32 if the native op computes it
     """
     x, w, bias = (reduced(part, product_dtype) for part in (x, w, bias))
     rank = len(padding)
     strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
-    if train or in_portable_ops():  # kernels of other runtimes know empty outputs
-        y = _with_entries_only(x, w, strides, dilations, groups, padding)
-    else:
-        kept = [size_of(x, 0), *(size_of(x, i + 1) if pad == "same" else None for i, pad in enumerate(padding))]
-        y = _with_entries_only(_with_entries(x, kept), w, strides, dilations, groups, padding)
-        ends = [n if n is None or isinstance(n, int) else -(-n // s) for n, s in zip(kept, [1, *strides])]
-        y = _cut(y, [None if isinstance(n, int) else n for n in ends])
+    ends = ends_of_windows(strides, padding)
+    y = without_empty_axes(x, ends, lambda x: _convolved(x, w, strides, dilations, groups, padding))
     return y if bias is None else tf.nn.bias_add(y, bias)
 
 
-def _with_entries_only(
+#: From the number of entries of an axis to that of a result.
+End = Callable[[Any], Any]
+
+
+def ends_of_windows(strides: Sequence[int], padding: Sequence[AxisPadding]) -> list[Optional[End]]:
+    """Return for `without_empty_axes` the numbers of windows along each spatial axis that may be empty."""
+    return [partial(_windows, stride) if pad == "same" else None for stride, pad in zip(strides, padding)]
+
+
+def _windows(stride: int, length: Any) -> Any:
+    return -(-length // stride)
+
+
+def without_empty_axes(x: Any, ends: Sequence[Optional[End]], run: Callable[[Any], Any]) -> Any:
+    """Run an operation on [N, spatial..., channels] so that its kernel gets no empty axis of a size known to runs only.
+
+    oneDNN's kernels, which TensorFlow takes on CPUs with AVX-512, give the convolution of an empty tensor the shape of
+    the input, and end the process in the gradient of its maxima (2.16). Tensors with entries are passed on as they are.
+
+    :param ends: for each spatial axis; None: the operation can deal with an empty one
+    :param run: [N, spatial..., channels] -> [N, spatial'..., channels']
+    """
+    if in_portable_ops():  # kernels of other runtimes know empty tensors
+        return run(x)
+    kept = [size_of(x, 0), *(None if end is None else size_of(x, i + 1) for i, end in enumerate(ends))]
+    kept = [None if isinstance(size, int) else size for size in kept]
+    y = run(_with_entries(x, kept))
+    return _cut(y, [kept[0], *(n if n is None or end is None else end(n) for n, end in zip(kept[1:], ends))])
+
+
+def _convolved(
     x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], groups: int, padding: Sequence[AxisPadding]
 ) -> Any:
-    """Convolve along spatial axes that are not empty."""
     rank = len(padding)
     size = [int(k) for k in w.shape[:rank]]
     plain = all(p == padding[0] for p in padding) and isinstance(padding[0], str)
@@ -107,11 +132,9 @@ def _with_entries_only(
 def _with_entries(x: Any, sizes: Sequence[Any]) -> Any:
     """Append a zero to each empty axis of [N, spatial..., channels] that is named.
 
-    oneDNN's kernel, which TensorFlow takes on CPUs with AVX-512, gives an empty output the shape of the input (2.16).
-
     :param sizes: of the axes but the last; None: not named
     """
-    named = [size is not None and not isinstance(size, int) for size in sizes]
+    named = [size is not None for size in sizes]
     if not any(named):
         return x
     pads = [(0, _none_or_more(1 - size) if is_named else 0) for size, is_named in zip(sizes, named)]
@@ -123,7 +146,8 @@ def _cut(y: Any, ends: Sequence[Any]) -> Any:
     """Keep the first entries of the axes of [N, spatial..., channels] but the last; None: all."""
     if all(end is None for end in ends):
         return y
-    cut = y[tuple(slice(0, end) for end in ends)]
+    # unlike that of a strided slice, the gradient of this copies nothing if nothing is cut
+    cut = tf.slice(y, [0] * y.shape.rank, tf.stack([*(-1 if end is None else end for end in ends), -1]))
     cut.set_shape([*(size if end is None else None for size, end in zip(y.shape, ends)), y.shape[-1]])
     return cut
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Optional
 
-from returnn_tf.ops.dense.convolution import AxisPadding, cut_spatial, pad_spatial
+from returnn_tf.ops.dense.convolution import AxisPadding, cut_spatial, ends_of_windows, pad_spatial, without_empty_axes
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -30,38 +31,45 @@ def pool(
         return x
     plain = all(d == 1 for d in dilations) and all(p == "same" for p in padding)
     plain = plain and _overlap(size, strides)
+
+    def pooled(x: Any, kind: str, *, plain: bool = False, value: Any = 0) -> Any:
+        run = partial(_pooled, kind, size, strides, dilations, None if plain else padding, value)
+        return without_empty_axes(x, ends_of_windows(strides, padding), run)
+
     if mode == "max":
         lowest = tf.constant(x.dtype.min, x.dtype)
         if mask is not None:
             x = tf.where(mask, x, lowest)
-        if plain:
-            y = tf.nn.pool(x, size, "MAX", strides=strides, padding="SAME")
-        else:
-            x, frames = pad_spatial(x, size, strides, dilations, padding, value=lowest)
-            y = cut_spatial(_unpadded(x, "MAX", size, strides, dilations), frames)
+        y = pooled(x, "MAX", plain=plain, value=lowest)
         # The lowest number overflows in whatever comes next, and its gradient is NaN even where it does not count.
         return y if mask is None else tf.where(y > lowest, y, tf.zeros_like(y))
-    if plain and mask is None:
-        return tf.nn.pool(x, size, "AVG", strides=strides, padding="SAME")
-    if mask is None and all(p == "valid" for p in padding):
-        x, frames = pad_spatial(x, size, strides, dilations, padding)
-        return cut_spatial(_unpadded(x, "AVG", size, strides, dilations), frames)
+    if mask is None and (plain or all(p == "valid" for p in padding)):
+        return pooled(x, "AVG", plain=plain)
     weights = tf.ones_like(x[..., :1]) if mask is None else tf.cast(mask, x.dtype)
     # Both means are over the whole window, so their quotient is the mean of the unmasked entries.
-    parts = []
-    for part in (tf.where(weights > 0, x, tf.zeros_like(x)), tf.broadcast_to(weights, tf.shape(x[..., :1]))):
-        part, frames = pad_spatial(part, size, strides, dilations, padding)
-        parts.append(cut_spatial(_unpadded(part, "AVG", size, strides, dilations), frames))
-    return tf.math.divide_no_nan(*parts)
+    parts = (tf.where(weights > 0, x, tf.zeros_like(x)), tf.broadcast_to(weights, tf.shape(x[..., :1])))
+    return tf.math.divide_no_nan(*(pooled(part, "AVG") for part in parts))
 
 
-def _unpadded(x: Any, kind: str, size: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Any:
-    """Pool over windows that lie within the array."""
+def _pooled(
+    kind: str,
+    size: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    padding: Optional[Sequence[AxisPadding]],
+    value: Any,
+    x: Any,
+) -> Any:
+    """Pool over windows; those that reach into the padding see a value, without ``padding`` their other entries."""
+    if padding is None:
+        return tf.nn.pool(x, size, kind, strides=strides, padding="SAME")
+    x, frames = pad_spatial(x, size, strides, dilations, padding, value=value)
     if (_overlap(size, strides) and all(d == 1 for d in dilations)) or all(s == 1 for s in strides):
-        return tf.nn.pool(x, size, kind, strides=strides, padding="VALID", dilations=dilations)
-    # TensorFlow takes neither dilations with strides, nor strides larger than the window.
-    y = tf.nn.pool(x, size, kind, padding="VALID", dilations=dilations)
-    return y[(slice(None),) + tuple(slice(None, None, s) for s in strides)]
+        y = tf.nn.pool(x, size, kind, strides=strides, padding="VALID", dilations=dilations)
+    else:  # TensorFlow takes neither dilations with strides, nor strides larger than the window.
+        y = tf.nn.pool(x, size, kind, padding="VALID", dilations=dilations)
+        y = y[(slice(None),) + tuple(slice(None, None, s) for s in strides)]
+    return cut_spatial(y, frames)
 
 
 def _overlap(size: Sequence[int], strides: Sequence[int]) -> bool:

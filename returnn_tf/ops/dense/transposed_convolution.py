@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Optional
 
+from returnn_tf.ops.dense.convolution import without_empty_axes
 from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.util.lazy_tf import tf
 
@@ -47,9 +49,13 @@ def transposed_convolution(
     extra: list[Optional[int]] = [None] * rank if output_padding is None else list(output_padding)
     exact = any(p is not None for p in extra)
     mode = "valid" if exact else padding
-    shape = [transposed_length(n, k, s, mode) for n, k, s in zip(lengths, size, strides)]
-    full = tf.stack([tf.shape(x)[0], *shape, w.shape[rank]])
-    y = tf.nn.conv_transpose(x, w, full, list(strides), padding=mode.upper())
+    ends = [partial(transposed_length, size=k, stride=s, padding=mode) for k, s in zip(size, strides)]
+
+    def run(x: Any) -> Any:
+        full = tf.stack([tf.shape(x)[0], *(end(size_of(x, i + 1)) for i, end in enumerate(ends)), w.shape[rank]])
+        return tf.nn.conv_transpose(x, w, full, list(strides), padding=mode.upper())
+
+    y = without_empty_axes(x, ends, run)
     if exact:
         y = _cut_exactly(y, lengths, size, strides, padding, extra)
     for i, cut in enumerate(remove_padding):
