@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 
@@ -11,10 +11,22 @@ from returnn_tf.compiler.feed import feed_layout
 from returnn_tf.tensor import Data, Dim
 
 
-def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 6, seed: int = 1) -> dict[str, Any]:
+def random_feed(
+    extern_data: Mapping[str, Data],
+    batch: int = 3,
+    longest: int = 6,
+    seed: int = 1,
+    lengths: Optional[Sequence[int]] = None,
+) -> dict[str, Any]:
     """Return a feed with lengths ``longest, longest - 2, ...`` (at least 1) for every dynamic dim; equal dims get equal
-    lengths."""
+    lengths.
+
+    :param lengths: those of the sequences, in place of ``batch`` and ``longest``
+    """
     rng = np.random.default_rng(seed)
+    if lengths is None:
+        lengths = [max(longest - 2 * i, 1) for i in range(batch)]
+    batch, longest, lens = len(lengths), max(lengths, default=0), np.array(lengths, "int32")
     feed: dict[str, Any] = {}
     lens_of: dict[Dim, np.ndarray] = {}
     for key, data in extern_data.items():
@@ -30,7 +42,7 @@ def random_feed(extern_data: Mapping[str, Data], batch: int = 3, longest: int = 
             elif dim.is_batch:
                 shape.append(batch)
             else:
-                lens_of.setdefault(dim, np.maximum(longest - 2 * np.arange(batch), 1).astype("int32"))
+                lens_of.setdefault(dim, lens)
                 shape.append(longest)
                 feed["%s/size%d" % (key, i - (1 if data.batch_axis is not None else 0))] = lens_of[dim]
         if data.sparse_dim is not None:

@@ -202,6 +202,7 @@ class ShiftLayer(Layer):
         x = self._with_checked_steps(x, axis, size)
         first = self._initial.emit(ctx, data.without_axes([axis]))
         first = tf.expand_dims(frame_before(ctx, data, axis, first, x), axis)
+        first = tf.gather(first, tf.range(tf.minimum(size, 1)), axis=axis)  # none if there are no steps
         rest = tf.gather(x, tf.range(tf.maximum(size - 1, 0)), axis=axis)
         return tf.concat([first, rest], axis=axis)
 

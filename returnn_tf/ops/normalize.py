@@ -13,18 +13,23 @@ from returnn_tf.native.fused.norm import native_norm, norm_ops
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw, ragged
 from returnn_tf.ops.frames.reduce import fill_masked, masked_count
+from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.util.lazy_tf import tf
 
 
 def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> tuple[Any, Any]:
-    """Compute mean and (biased) variance over axes, kept with size 1.
+    """Compute mean and (biased) variance over axes, kept with size 1; 0 without any entry.
 
     :param x: float tensor [...]
     :param mask: bool of the rank of ``x``, the entries to include; None: all
     """
     if mask is None:
         mean, variance = tf.nn.moments(x, list(axes), keepdims=True)
-        return mean, variance
+        sizes = [size_of(x, axis) for axis in axes]
+        if all(isinstance(size, int) for size in sizes):
+            return mean, variance
+        some = tf.reduce_prod(sizes) > 0
+        return tuple(tf.where(some, moment, tf.zeros_like(moment)) for moment in (mean, variance))
     count = tf.maximum(masked_count(x, axes, mask, keepdims=True), 1)
     mean = tf.reduce_sum(fill_masked(x, mask, 0), list(axes), keepdims=True) / count
     square = fill_masked(tf.square(x - mean), mask, 0)

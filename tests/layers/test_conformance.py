@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from returnn_tf.config import Config, ConfigError
 from returnn_tf.config.options import declared_options
 from returnn_tf.engine.checkpoints import checkpoint, params
 from returnn_tf.graph.registry import LAYERS
+from returnn_tf.util.lazy_tf import tf
 from tests.feeds import random_feed, repadded
 from tests.layers.examples import CLASSES, ONE_LABEL, example_config, example_settings
 from tests.parity import assert_close, valid_mask
@@ -121,17 +123,23 @@ def case(request: pytest.FixtureRequest) -> Case:
     return Case(request.param, name, net, feed, values, _run(net, feed))
 
 
-def _feed(name: str, net: Network, batch: int = 3) -> dict[str, Any]:
-    feed = random_feed(net.extern_data, batch=batch)
+def _feed(name: str, net: Network, lengths: Sequence[int] = (6, 4, 2)) -> dict[str, Any]:
+    feed = random_feed(net.extern_data, lengths=lengths)
     if name in ONE_LABEL:
-        feed["classes"], feed["classes/size0"] = feed["classes"][:, :1], np.ones([batch], "int32")
+        feed["classes"], feed["classes/size0"] = feed["classes"][:, :1], np.minimum(feed["classes/size0"], 1)
     return feed
 
 
 @pytest.mark.parametrize("case", ALL, indirect=True, scope="module")
 def test_results_are_as_planned(case: Case) -> None:
     """Kind, size and dtype of every axis; finite gradients, some of them not zero."""
-    for path, result in case.first.layers.items():
+    _assert_planned(case, case.first)
+    if case.first.grads:
+        assert any(grad.any() for grad in case.first.grads.values())
+
+
+def _assert_planned(case: Case, out: RunResult) -> None:
+    for path, result in out.layers.items():
         data = case.net.plan.by_path()[path].output
         axes = sorted(range(data.rank), key=lambda axis: axis != data.batch_axis)
         assert result.axes == tuple(data.axis_kinds[axis] for axis in axes), path
@@ -141,10 +149,8 @@ def test_results_are_as_planned(case: Case) -> None:
             assert data.dims[axis].size in (None, size), path
         for axis, lens in result.sizes.items():
             assert np.min(lens, initial=0) >= 0 and np.max(lens, initial=0) <= result.value.shape[axis], path
-    for param, grad in case.first.grads.items():
+    for param, grad in out.grads.items():
         assert np.isfinite(grad).all() and grad.shape == case.values[param].shape, param
-    if case.first.grads:
-        assert any(grad.any() for grad in case.first.grads.values())
 
 
 #: Classes whose valid output depends on what is in the padding, or on how much there is of it.
@@ -199,7 +205,7 @@ BATCH_AS_A_WHOLE = {
 @pytest.mark.parametrize("case", EVAL, indirect=True, scope="module")
 def test_batch_of_one_and_new_lengths(case: Case) -> None:
     """One traced graph serves all batch sizes and lengths."""
-    out = case.run(_feed(case.name, case.net, batch=1))
+    out = case.run(_feed(case.name, case.net, [6]))
     (function,) = case.net._functions.values()
     assert len(function.graphs) == 1
     for path, result in out.layers.items():
@@ -216,21 +222,48 @@ def test_a_batch_gives_what_its_parts_give(case: Case) -> None:
     if why:
         return
     parts = [case.run(part_of_feed(data, case.feed, begin, end)) for begin, end in ((0, 1), (1, 3))]
-    for path, result in case.first.layers.items():
-        output = plan.by_path()[path].output
-        if output.batch_axis is None or str(output.dims[output.batch_axis]) != "batch":
-            continue  # lengths only; or packed frames and the like, in another order
-        for rows, part in ((slice(0, 1), parts[0].layers[path]), (slice(1, 3), parts[1].layers[path])):
-            sizes = {axis: lens[rows] if np.ndim(lens) else lens for axis, lens in result.sizes.items()}
-            shape = np.minimum(result.value[rows].shape, part.value.shape)
-            cut = tuple(slice(size) for size in shape)
-            expected = result.value[rows][cut]
-            mask = valid_mask(expected, list(result.axes), sizes)
-            assert_close(path, part.value[cut], expected, 1e-4, 1e-5, mask)
+    _assert_rows(case, case.first, slice(0, 1), parts[0])
+    _assert_rows(case, case.first, slice(1, 3), parts[1])
     for kind in ("losses", "errors", "counts"):
         whole, (one, other) = getattr(case.first, kind), (getattr(part, kind) for part in parts)
         for name, value in whole.items():
             np.testing.assert_allclose(one[name] + other[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def _assert_rows(case: Case, whole: RunResult, rows: Any, part: RunResult) -> None:
+    """Compare the results of some sequences of a batch with those of these sequences alone."""
+    for path, result in whole.layers.items():
+        output = case.net.plan.by_path()[path].output
+        if output.batch_axis is None or str(output.dims[output.batch_axis]) != "batch":
+            continue  # lengths only; or packed frames and the like, in another order
+        value, alone = result.value[rows], part.layers[path].value
+        cut = tuple(slice(size) for size in np.minimum(value.shape, alone.shape))
+        sizes = {axis: lens[rows] if np.ndim(lens) else lens for axis, lens in result.sizes.items()}
+        mask = valid_mask(value[cut], list(result.axes), sizes)
+        assert_close(path, alone[cut], value[cut], 1e-4, 1e-5, mask)
+
+
+#: Examples that have no result for a sequence without frames -> the error.
+NEEDS_FRAMES = {"layer:gather": "is not in"}
+
+
+@pytest.mark.parametrize("case", ALL, indirect=True, scope="module")
+def test_sequences_without_frames(case: Case) -> None:
+    """Results as planned, finite losses and gradients, and no influence on other sequences; nor without sequences."""
+    for lengths in ([], [0, 0], [3, 0, 5]):
+        feed = _feed(case.name, case.net, lengths)
+        if case.name in NEEDS_FRAMES and lengths:
+            with pytest.raises(tf.errors.InvalidArgumentError, match=NEEDS_FRAMES[case.name]):
+                case.run(feed)
+            continue
+        out = case.run(feed)
+        _assert_planned(case, out)
+        assert all(np.isfinite(value).all() for value in (*out.losses.values(), *out.errors.values())), lengths
+    if case.label.endswith("-eval") and case.name not in {*BATCH_AS_A_WHOLE, *NEEDS_FRAMES}:
+        rows = [0, 2]
+        batched = {name for name in feed if case.net.extern_data[name.split("/size")[0]].batch_axis is not None}
+        others = {name: value[rows] if name in batched else value for name, value in feed.items()}
+        _assert_rows(case, out, rows, case.run(others))
 
 
 #: What has no parameters takes nothing from a checkpoint; those of the examples of losses are of a linear layer.

@@ -15,7 +15,9 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import queries_axis
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.ops.frames.shape import transpose
+from returnn_tf.ops.frames.empty_axes import none_or_more
+from returnn_tf.ops.frames.pad import pad_axis
+from returnn_tf.ops.frames.shape import size_of, transpose
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
@@ -85,6 +87,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer, Planned[GaussWindowAttentionPl
         base = self.base.output
         frames = transpose(ctx.value(self.base), [base.batch_axis, base.time_axis, base.feature_axis])
         weights, index = self._windows(ctx)
+        frames = pad_axis(frames, 1, 0, none_or_more(1 - size_of(frames, 1)))  # some frame to read, with the weight 0
         y = tf.squeeze(tf.matmul(weights[..., None, :], tf.gather(frames, index, batch_dims=1)), axis=-2)
         y.set_shape(ctx.output.static_shape)
         return y
@@ -112,7 +115,9 @@ class GaussWindowAttentionLayer(ConcatInputLayer, Planned[GaussWindowAttentionPl
         index = tf.cast(tf.round(x), tf.int32)[..., None] + window
         distance = (tf.cast(index, x.dtype) - x[..., None]) / self.std
         weights = tf.exp(-0.5 * tf.square(distance)) / (self.std * math.sqrt(2 * math.pi))
-        return weights, tf.clip_by_value(index, 0, self._last_frames(ctx, x))
+        last = self._last_frames(ctx, x)
+        weights = tf.where(last >= 0, weights, tf.zeros_like(weights))
+        return weights, tf.clip_by_value(index, 0, tf.maximum(last, 0))
 
     def _positions(self, ctx: EmitContext) -> Any:
         """Return the positions, float [batch, ...]."""
@@ -130,11 +135,11 @@ class GaussWindowAttentionLayer(ConcatInputLayer, Planned[GaussWindowAttentionPl
         return x
 
     def _last_frames(self, ctx: EmitContext, x: Any) -> Any:
-        """Return the index of the last frame of each sequence, at least 0.
+        """Return the index of the last frame of each sequence, -1 if there is none.
 
         :return: int32 [batch, 1, ..., 1] with one more axis than x, or a scalar
         """
         base = self.base.output
         assert base.time_axis is not None
-        last = tf.maximum(ctx.lens(base.dims[base.time_axis]) - 1, 0)
+        last = ctx.lens(base.dims[base.time_axis]) - 1
         return last if last.shape.rank == 0 else tf.reshape(last, [-1] + [1] * x.shape.rank)

@@ -14,6 +14,7 @@ from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.math.cast import is_int
 from returnn_tf.layers.shared.axis_marks import index_of, with_feature_default
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.empty_axes import without_empty_axes
 from returnn_tf.ops.frames.gather import clip_to_valid
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data, Dim
@@ -203,7 +204,12 @@ class GatherLayer(ConcatInputLayer, Planned[GatherPlan]):
         if self.clip_to_valid:
             dim = gather.data.dims[gather.axis]
             position = clip_to_valid(position, tf.cast(gather.limits(ctx, dim), position.dtype))
-        return tf.gather(x, position, axis=gather.rank_before, batch_dims=len(gather.common))
+
+        def run(x: Any) -> Any:
+            return tf.gather(x, position, axis=gather.rank_before, batch_dims=len(gather.common))
+
+        # Its gradient fails if an axis in front of the gathered one is empty.
+        return run(x) if gather.common or not gather.before else without_empty_axes(x, [None] * (x.shape.rank - 2), run)
 
     def _positions(self, ctx: EmitContext) -> Any:
         gather = self.plan.gather

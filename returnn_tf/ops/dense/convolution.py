@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional, Union
 
 from returnn_tf.native.dispatch import LEAST_WIDTH, form, plain_form
 from returnn_tf.native.fused.depthwise import depthwise_ops, native_depthwise
-from returnn_tf.native.portable import in_portable_ops
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw
+from returnn_tf.ops.frames.empty_axes import End, cut, none_or_more, without_empty_axes
 from returnn_tf.ops.frames.shape import size_of, sizes_of, transpose, with_sizes
 from returnn_tf.ops.mixed_precision import reduced
 from returnn_tf.util.lazy_tf import tf
@@ -77,10 +77,6 @@ def convolution(
     return y if bias is None else tf.nn.bias_add(y, bias)
 
 
-#: From the number of entries of an axis to that of a result.
-End = Callable[[Any], Any]
-
-
 def ends_of_windows(strides: Sequence[int], padding: Sequence[AxisPadding]) -> list[Optional[End]]:
     """Return for `without_empty_axes` the numbers of windows along each spatial axis that may be empty."""
     return [partial(_windows, stride) if pad == "same" else None for stride, pad in zip(strides, padding)]
@@ -88,23 +84,6 @@ def ends_of_windows(strides: Sequence[int], padding: Sequence[AxisPadding]) -> l
 
 def _windows(stride: int, length: Any) -> Any:
     return -(-length // stride)
-
-
-def without_empty_axes(x: Any, ends: Sequence[Optional[End]], run: Callable[[Any], Any]) -> Any:
-    """Run an operation on [N, spatial..., channels] so that its kernel gets no empty axis of a size known to runs only.
-
-    oneDNN's kernels, which TensorFlow takes on CPUs with AVX-512, give the convolution of an empty tensor the shape of
-    the input, and end the process in the gradient of its maxima (2.16). Tensors with entries are passed on as they are.
-
-    :param ends: for each spatial axis; None: the operation can deal with an empty one
-    :param run: [N, spatial..., channels] -> [N, spatial'..., channels']
-    """
-    if in_portable_ops():  # kernels of other runtimes know empty tensors
-        return run(x)
-    kept = [size_of(x, 0), *(None if end is None else size_of(x, i + 1) for i, end in enumerate(ends))]
-    kept = [None if isinstance(size, int) else size for size in kept]
-    y = run(_with_entries(x, kept))
-    return _cut(y, [kept[0], *(n if n is None or end is None else end(n) for n, end in zip(kept[1:], ends))])
 
 
 def _convolved(
@@ -127,29 +106,6 @@ def _convolved(
     else:
         y = tf.nn.convolution(x, w, strides=strides, padding="VALID", dilations=dilations)
     return cut_spatial(y, frames)
-
-
-def _with_entries(x: Any, sizes: Sequence[Any]) -> Any:
-    """Append a zero to each empty axis of [N, spatial..., channels] that is named.
-
-    :param sizes: of the axes but the last; None: not named
-    """
-    named = [size is not None for size in sizes]
-    if not any(named):
-        return x
-    pads = [(0, _none_or_more(1 - size) if is_named else 0) for size, is_named in zip(sizes, named)]
-    y = tf.pad(x, [*pads, (0, 0)])
-    return with_sizes(y, [None if is_named else size for size, is_named in zip(x.shape, [*named, False])])
-
-
-def _cut(y: Any, ends: Sequence[Any]) -> Any:
-    """Keep the first entries of the axes of [N, spatial..., channels] but the last; None: all."""
-    if all(end is None for end in ends):
-        return y
-    # unlike that of a strided slice, the gradient of this copies nothing if nothing is cut
-    cut = tf.slice(y, [0] * y.shape.rank, tf.stack([*(-1 if end is None else end for end in ends), -1]))
-    cut.set_shape([*(size if end is None else None for size, end in zip(y.shape, ends)), y.shape[-1]])
-    return cut
 
 
 def pad_spatial(
@@ -178,8 +134,8 @@ def pad_spatial(
         left, right = (0, 0) if isinstance(pad, str) else pad
         length = size_of(x, i + 1) + left + right
         may_lack = length < extent if isinstance(length, int) else extent > left + right
-        frames.append(_none_or_more(-(-(length - extent + 1) // stride)) if may_lack else None)
-        pads.append((left, right + _none_or_more(extent - length) if may_lack else right))
+        frames.append(none_or_more(-(-(length - extent + 1) // stride)) if may_lack else None)
+        pads.append((left, right + none_or_more(extent - length) if may_lack else right))
     if all(isinstance(p, int) and p == 0 for pair in pads for p in pair):
         return x, frames
     y = tf.pad(x, [(0, 0)] + pads + [(0, 0)], constant_values=value)
@@ -188,11 +144,7 @@ def pad_spatial(
 
 def cut_spatial(y: Any, frames: Sequence[Any]) -> Any:
     """Keep the first frames of each spatial axis of [N, spatial..., channels]; None: all."""
-    return _cut(y, [None, *frames])
-
-
-def _none_or_more(count: Any) -> Any:
-    return max(count, 0) if isinstance(count, int) else tf.maximum(count, 0)
+    return cut(y, [None, *frames])
 
 
 def same_padding(length: Any, extent: int, stride: int) -> tuple[Any, Any]:
@@ -201,7 +153,7 @@ def same_padding(length: Any, extent: int, stride: int) -> tuple[Any, Any]:
     :param length: int or scalar tensor
     """
     total = (-(-length // stride) - 1) * stride + extent - length
-    total = _none_or_more(total)
+    total = none_or_more(total)
     return total // 2, total - total // 2
 
 

@@ -138,9 +138,9 @@ def _skewed(x: Any, height: Any, width: Any) -> Any:
 def _straight(x: Any, height: Any, width: Any) -> Any:
     """Invert `_skewed`: [diagonal, direction, row, batch, m] -> [direction, batch, height, width, m]."""
     x = tf.transpose(x, [2, 0, 1, 3, 4])
-    rest = tf.shape(x)[2:]
-    flat = tf.reshape(x, tf.concat([[-1], rest], axis=0))
-    missing = height * (height + width) - tf.shape(flat)[0]
+    pixels, rest = height * tf.shape(x)[1], tf.shape(x)[2:]
+    flat = tf.reshape(x, tf.concat([[pixels], rest], axis=0))
+    missing = height * (height + width) - pixels
     flat = tf.pad(flat, [[0, missing], [0, 0], [0, 0], [0, 0]])
     rows = tf.reshape(flat, tf.concat([[height, height + width], rest], axis=0))[:, :width]
     return tf.transpose(rows, [2, 3, 0, 1, 4])

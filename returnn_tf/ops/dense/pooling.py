@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Optional
 
-from returnn_tf.ops.dense.convolution import AxisPadding, cut_spatial, ends_of_windows, pad_spatial, without_empty_axes
+from returnn_tf.ops.dense.convolution import AxisPadding, cut_spatial, ends_of_windows, pad_spatial
+from returnn_tf.ops.frames.empty_axes import without_empty_axes
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from returnn_tf.native.portable import in_portable_ops
+from returnn_tf.ops.frames.empty_axes import without_empty_axes
 from returnn_tf.util.lazy_tf import tf
 
 _KINDS: dict[str, Callable[[], Any]] = {
@@ -23,5 +25,11 @@ def resize(x: Any, kind: str, size: Any) -> Any:
     :param size: number of frames, int or scalar tensor
     :return: [batch, size, features]
     """
-    y = _KINDS[kind]()(images=x[:, :, None], size=tf.stack([size, 1]), align_corners=False, half_pixel_centers=False)
-    return y[:, :, 0]
+    # The kernels take neither no frames nor a result without any.
+    count = size if isinstance(size, int) or in_portable_ops() else tf.maximum(size, 1)
+
+    def run(x: Any) -> Any:
+        options = {"align_corners": False, "half_pixel_centers": False}
+        return _KINDS[kind]()(images=x[:, :, None], size=tf.stack([count, 1]), **options)[:, :, 0]
+
+    return without_empty_axes(x, [lambda _: size], run)

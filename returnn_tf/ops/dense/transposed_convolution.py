@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Optional
 
-from returnn_tf.ops.dense.convolution import without_empty_axes
+from returnn_tf.ops.frames.empty_axes import without_empty_axes
 from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.util.lazy_tf import tf
 

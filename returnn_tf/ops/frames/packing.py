@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.ops.frames.shape import sizes_of
+from returnn_tf.ops.frames.empty_axes import none_or_more
+from returnn_tf.ops.frames.pad import pad_axis
+from returnn_tf.ops.frames.shape import size_of, sizes_of
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -58,9 +60,10 @@ def unflatten(x: Any, sizes: Any, shape: Any) -> Any:
         position = tf.reshape(tf.range(shape[i]), [1] + [1] * i + [-1] + [1] * (count - 1 - i))
         index = index * own + position
         valid = tf.logical_and(valid, position < own)
-    last = tf.shape(x)[1] - 1
-    valid = tf.logical_and(valid, index <= last)
-    result = tf.gather(x, tf.clip_by_value(index, 0, tf.maximum(last, 0)), batch_dims=1)
+    frames = size_of(x, 1)
+    valid = tf.logical_and(valid, index < frames)
+    x = pad_axis(x, 1, 0, none_or_more(1 - frames))  # some frame to read in place of those that are not there
+    result = tf.gather(x, tf.clip_by_value(index, 0, tf.maximum(frames - 1, 0)), batch_dims=1)
     for _ in range(x.shape.rank - 2):
         valid = tf.expand_dims(valid, -1)
     return tf.where(valid, result, tf.zeros_like(result))

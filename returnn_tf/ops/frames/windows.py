@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from returnn_tf.ops.frames.empty_axes import none_or_more
 from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import size_of
 from returnn_tf.util.lazy_tf import tf
@@ -37,13 +38,13 @@ def overlap_add(x: Any, *, stride: int = 1) -> Any:
     if stride != 1:
         zeros = [(0, 0)] * (x.shape.rank + 1)
         zeros[2] = (0, stride - 1)
-        x = tf.reshape(tf.pad(x[:, :, None], zeros), tf.stack([size, -1] + rest))
+        x = tf.reshape(tf.pad(x[:, :, None], zeros), tf.stack([size, size_of(x, 1) * stride] + rest))
     windows = size_of(x, 1)
     frames = windows + size - 1
     none = [(0, 0)] * (x.shape.rank - 2)
     y = tf.pad(x, [(0, 0), (0, size)] + none)  # rows of frames + 1
     y = tf.reshape(y, tf.stack([size * (frames + 1)] + rest))
-    y = tf.pad(y, [(0, frames - size)] + none)
+    y = tf.pad(y, [(0, none_or_more(windows - 1))] + none)[: (size + 1) * frames]  # without windows there is more
     return tf.reduce_sum(tf.reshape(y, tf.stack([size + 1, frames] + rest)), axis=0)
 
 

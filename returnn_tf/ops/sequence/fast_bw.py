@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from returnn_tf.ops.frames.stacked import stacked
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -65,7 +66,7 @@ def ctc_topology(labels: Any, label_lens: Any, blank: int, *, label_loop: bool =
     batch, length = tf.shape(labels)[0], tf.shape(labels)[1]
     blanks = tf.fill([batch, length], blank)
     classes = tf.pad(
-        tf.reshape(tf.stack([blanks, labels], axis=2), [batch, -1]), [[0, 0], [0, 1]], constant_values=blank
+        tf.reshape(tf.stack([blanks, labels], axis=2), [batch, 2 * length]), [[0, 0], [0, 1]], constant_values=blank
     )
     is_label = tf.broadcast_to(tf.range(2 * length + 1) % 2 == 1, [batch, 2 * length + 1])
     num_states = 2 * label_lens + 1
@@ -159,7 +160,7 @@ def best_alignment(scores: Any, lens: Any, topology: Topology) -> tuple[Any, Any
         return t - 1, tf.where(inside, state - back, state), path
 
     _, _, path = tf.while_loop(lambda t, *_: t >= 0, step, [frames - 1, end, path])
-    states = tf.transpose(path.stack())
+    states = tf.transpose(stacked(path, [tf.shape(scores)[1]]))
     best = tf.gather(topology.classes, tf.maximum(states, 0), batch_dims=1)
     best = tf.where(tf.logical_and(states >= 0, tf.math.is_finite(final)[:, None]), best, tf.zeros_like(best))
     return tf.transpose(best), final
@@ -209,7 +210,7 @@ def _accumulate(emission: Any, topology: Topology) -> Any:
 
     frames = tf.shape(emission)[0]
     _, _, result = tf.while_loop(lambda t, *_: t < frames, step, [0, alpha, result])
-    return result.stack()
+    return stacked(result, tf.unstack(tf.shape(alpha)))
 
 
 def _accumulate_best(emission: Any, topology: Topology) -> tuple[Any, Any]:
@@ -230,7 +231,7 @@ def _accumulate_best(emission: Any, topology: Topology) -> tuple[Any, Any]:
         return t + 1, alpha, scores.write(t, alpha), origins.write(t, origin)
 
     _, _, scores, origins = tf.while_loop(lambda t, *_: t < frames, step, [0, alpha, scores, origins])
-    return scores.stack(), origins.stack()
+    return stacked(scores, tf.unstack(tf.shape(alpha))), stacked(origins, tf.unstack(tf.shape(alpha)))
 
 
 def _at_frame(x: Any, frame: Any) -> Any:
@@ -273,6 +274,6 @@ def _sum_by_class(posteriors: Any, classes: Any, num_classes: Any) -> Any:
     segments = classes + tf.range(batch)[:, None] * num_classes
     by_sequence = tf.transpose(posteriors, [1, 2, 0])
     summed = tf.math.unsorted_segment_sum(
-        tf.reshape(by_sequence, [-1, time]), tf.reshape(segments, [-1]), batch * num_classes
+        tf.reshape(by_sequence, [tf.size(segments), time]), tf.reshape(segments, [-1]), batch * num_classes
     )
     return tf.transpose(tf.reshape(summed, tf.stack([batch, num_classes, time])), [2, 0, 1])

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from returnn_tf.ops.frames.stacked import stacked
 from returnn_tf.util.lazy_tf import tf
 
 #: In place of -inf, so that differences stay numbers.
@@ -132,8 +133,7 @@ def soft_alignment_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) ->
     end = tf.cast(tf.where(at_end, 0.0, _NEG), scores.dtype)
     posteriors = tf.TensorArray(scores.dtype, size=frames, element_shape=[None, scores.shape[2]])
     _, _, posteriors = tf.while_loop(lambda t, *_: t >= 0, backward, (frames - 1, end, posteriors))
-    # Without any frame, stack() does not know the other axes.
-    return tf.reshape(posteriors.stack(), tf.shape(scores)), tf.where(found, total, float("-inf"))
+    return stacked(posteriors, [batch, classes]), tf.where(found, total, float("-inf"))
 
 
 def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> tuple[Any, Any]:
@@ -183,7 +183,7 @@ def best_path_of_acceptors(scores: Any, lens: Any, acceptors: Acceptors) -> tupl
 
     path = tf.TensorArray(tf.int32, size=frames, element_shape=[None])
     _, _, path = tf.while_loop(lambda t, *_: t >= 0, back, (frames - 1, end, path))
-    return tf.reshape(path.stack(), [frames, batch]), total
+    return stacked(path, [batch]), total
 
 
 def _segment_logsumexp(x: Any, ids: Any, count: Any) -> Any:

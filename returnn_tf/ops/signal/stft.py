@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from returnn_tf.ops.frames.empty_axes import without_empty_axes
 from returnn_tf.util.filters import inverse_window
 from returnn_tf.util.filters import window as window_of
 from returnn_tf.util.lazy_tf import tf
@@ -12,13 +13,15 @@ from returnn_tf.util.lazy_tf import tf
 def stft(x: Any, *, size: int, shift: int, fft_size: int, window: str = "hanning", one_sided: bool = True) -> Any:
     """Return ``y[t, f] = sum over i of x[t * shift + i] * window[i] * exp(-2j * pi * f * i / fft_size)``.
 
-    :param x: real [..., samples]
+    :param x: real [N, ..., samples]
     :param size: samples per frame; frames that are not complete are left out
     :param fft_size: at least ``size``; frames are filled up with zeros
     :param one_sided: only the frequencies up to half the sampling rate, which determine the others
-    :return: complex [..., frames, fft_size // 2 + 1], or [..., frames, fft_size]
+    :return: complex [N, ..., frames, fft_size // 2 + 1], or [N, ..., frames, fft_size]
     """
-    frames = tf.signal.frame(x, size, shift) * tf.constant(window_of(window, size), x.dtype)
+    # The gradient of the frames of no signals fails.
+    frames = without_empty_axes(x, [None] * (x.shape.rank - 2), lambda x: tf.signal.frame(x, size, shift))
+    frames *= tf.constant(window_of(window, size), x.dtype)
     if one_sided:
         return tf.signal.rfft(frames, [fft_size])
     frames = tf.pad(frames, [(0, 0)] * (frames.shape.rank - 1) + [(0, fft_size - size)])
