@@ -38,7 +38,7 @@ def test_blstm(tmp_path: Path, portable: bool) -> None:
     types = {node.op for node in graph_def.node}
     assert not {op for op in types if "Variable" in op} and not graph_def.library.function
     assert ("RtfLstm" in types) == (not portable) == bool(facts["native"]["libraries"])
-    assert ("BlockLSTMV2" in types) == portable and "Enter" not in types  # one op, not a loop, either way
+    assert ("BlockLSTM" in types) == portable and "Enter" not in types  # one op, not a loop, either way
     assert all(os.path.getsize(folder / path) for path in facts["native"]["libraries"])
 
 

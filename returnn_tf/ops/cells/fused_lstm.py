@@ -114,14 +114,17 @@ CUDNN_LSTM = FusedForm(_cudnn_lstm)
 
 
 def _block_lstm(x: tf.Tensor, weights: Weights, lengths: Optional[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
-    """Run the op BlockLSTMV2 over all frames. Frames after the end of a sequence are computed, but not read."""
+    """Run the op BlockLSTM over all frames. Frames after the end of a sequence are computed, but not read.
+
+    TensorFlow computes the gradient of BlockLSTMV2 as if its gates were in the order of BlockLSTM (2.16).
+    """
     w, bias, w_re = weights
     n, c0, h0 = w_re.shape[0], *state
     j, i, f, o = tf.split(tf.concat([w, w_re, tf.expand_dims(bias, 0)], axis=0), 4, axis=1)
-    in_order, peephole = tf.concat([i, f, j, o], axis=1), tf.zeros([n], x.dtype)
-    out = tf.raw_ops.BlockLSTMV2(
+    in_order, peephole = tf.concat([i, j, f, o], axis=1), tf.zeros([n], x.dtype)
+    out = tf.raw_ops.BlockLSTM(
         seq_len_max=tf.cast(tf.shape(x)[0], tf.int64), x=x, cs_prev=c0, h_prev=h0, w=in_order[:-1], b=in_order[-1],
-        wci=peephole, wcf=peephole, wco=peephole,
+        wci=peephole, wcf=peephole, wco=peephole, forget_bias=0.0, cell_clip=-1.0,
     )  # fmt: skip
     ends = tf.fill([tf.shape(x)[1]], tf.shape(x)[0]) if lengths is None else lengths
     c, h = (state_at(tf.concat([[first], after], axis=0), ends) for first, after in ((c0, out.cs), (h0, out.h)))

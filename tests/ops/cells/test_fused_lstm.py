@@ -54,13 +54,31 @@ def test_equals_the_loop(name: str, lengths: Optional[list[int]], direction: int
 
         specs = [tf.TensorSpec([None, None, 3]), *(tf.TensorSpec([None, s.shape[1]]) for s in state)]
         graphs.append(tf.function(run, autograph=False).get_concrete_function(*specs))
-    assert (("BlockLSTMV2" in _ops(graphs[1])), "While" in str(_ops(graphs[1]))) == (fused, not fused)
+    assert (("BlockLSTM" in _ops(graphs[1])), "While" in str(_ops(graphs[1]))) == (fused, not fused)
     for steps in (6, 0) if lengths is None else (6,):
         (expected, last), (got, got_last) = (graph(tf.constant(x[:steps]), *state) for graph in graphs)
         assert got.shape == (steps, 4, 5) and np.isfinite(got).all()
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
         for one, other in zip(got_last, last):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("unit, opts", [("nativelstm2", {}), ("standardlstm", {"forget_bias": 2.5})], ids=str)
+def test_gradients_equal_those_of_the_loop(unit: str, opts: dict[str, Any]) -> None:
+    """By parameters, input and initial state: who fine-tunes an exported graph computes them."""
+    rng = np.random.RandomState(1)
+    cell = unit_class(unit)(5, 3, unit_opts=opts)
+    params = {s.name: tf.constant(rng.normal(0, 0.5, s.shape).astype("float32")) for s in cell.param_specs()}
+    x, *state, weights = (tf.constant(rng.normal(size=size).astype("float32")) for size in ([6, 4, 3], *[[4, 5]] * 3))
+    found = []
+    for form in (None, BLOCK_LSTM):
+        with portable_ops(lstm=form), tf.GradientTape() as tape:
+            tape.watch([params, x, state])
+            y, last = run_cell(cell, params, x, tf.constant([6, 4, 1, 0]), initial_state=tuple(state))
+            score = tf.reduce_sum(y * weights) + tf.reduce_sum(tf.square(last))
+        found.append(tf.nest.flatten(tape.gradient(score, [params, x, state])))
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_many_units_run_in_the_loop() -> None:
@@ -74,4 +92,4 @@ def test_many_units_run_in_the_loop() -> None:
                 return run_cell(cell, params, x, None)[0]
 
         graph = tf.function(run, autograph=False).get_concrete_function(tf.TensorSpec([None, None, 40]))
-        assert ("BlockLSTMV2" in _ops(graph)) == fused
+        assert ("BlockLSTM" in _ops(graph)) == fused
