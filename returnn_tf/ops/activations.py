@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Callable, Optional, Union
 
 from returnn_tf.config.errors import OptionError, did_you_mean
-from returnn_tf.util.custom_gradient import custom_gradient
+from returnn_tf.util.custom_gradient import custom_gradient, with_equivalent_gradient
 from returnn_tf.util.lazy_tf import tf
 
 #: What an option takes as an activation, see `check_activation`.
@@ -71,8 +71,8 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "crelu": lambda x, **kw: tf.nn.crelu(x, **kw),
     "leaky_relu": lambda x, **kw: tf.nn.leaky_relu(x, **kw),
     "gelu": _gelu_tanh,
-    "swish": lambda x: tf.nn.silu(x),
-    "silu": lambda x: tf.nn.silu(x),
+    "swish": lambda x: with_equivalent_gradient(tf.nn.silu(x)),
+    "silu": lambda x: with_equivalent_gradient(tf.nn.silu(x)),
     "softplus": lambda x: tf.nn.softplus(x),
     "softsign": lambda x: tf.nn.softsign(x),
     "sigmoid": lambda x: tf.nn.sigmoid(x),

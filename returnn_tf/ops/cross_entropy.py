@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from returnn_tf.ops.frames.shape import size_of
-from returnn_tf.util.custom_gradient import custom_gradient
+from returnn_tf.util.custom_gradient import custom_gradient, equivalent_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -23,7 +23,7 @@ def sparse_softmax_cross_entropy(logits: Any, labels: Any) -> Any:
     outer = tf.shape(labels)
     labels = tf.reshape(tf.cast(labels, tf.int32), [-1])
 
-    @custom_gradient
+    @equivalent_gradient
     def run(x: Any) -> Any:
         flat = tf.reshape(x, [-1, classes])
         loss, backprop = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=flat, labels=labels)
@@ -43,9 +43,9 @@ def soft_cross_entropy(logits: Any, targets: Any) -> Any:
     :return: [...]
     """
     classes = size_of(logits, -1)
-    targets = tf.reshape(targets, [-1, classes])
+    targets = tf.stop_gradient(tf.reshape(targets, [-1, classes]))
 
-    @custom_gradient
+    @equivalent_gradient
     def run(x: Any) -> Any:
         flat = tf.reshape(x, [-1, classes])
         loss, backprop = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=flat, labels=targets)
@@ -68,9 +68,9 @@ def focal_cross_entropy(logits: Any, labels: Any, targets: Any, entropy: float, 
     outer = tf.shape(labels)
     labels = tf.reshape(tf.cast(labels, tf.int32), [-1])
     if targets is not None:
-        targets = tf.reshape(targets, [-1, classes])
+        targets = tf.stop_gradient(tf.reshape(targets, [-1, classes]))
 
-    @custom_gradient
+    @equivalent_gradient
     def run(x: Any) -> Any:
         flat = tf.reshape(x, [-1, classes])
         if targets is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
-from returnn_tf.util.custom_gradient import register_once
+from returnn_tf.util.custom_gradient import note_equivalent, register_once
 from returnn_tf.util.lazy_tf import tf
 
 #: Ops whose first result has the shape of their first input.
@@ -132,6 +132,7 @@ def _reshaped(x: Any, shape: Any) -> Any:
     if _known_with(x) is None:
         return tf.reshape(x, shape)
     register_once(RtfReshape=_gradient)
+    note_equivalent("RtfReshape")
     with x.graph.gradient_override_map({"Reshape": "RtfReshape"}):
         return tf.raw_ops.Reshape(tensor=x, shape=shape)  # `tf.reshape` infers the static shape a second time
 

@@ -9,6 +9,7 @@ import pytest
 
 import returnn_tf
 from returnn_tf.export.meta.graph_builder import GraphBuilder
+from tests import processes
 from tests.export.meta_session import MetaSession, inputs
 
 DATA = {"data": {"dim": 4}, "classes": {"dim": 5, "sparse": True}}
@@ -23,11 +24,11 @@ def config_of(network, **settings):
     return returnn_tf.Config({"extern_data": DATA, "network": network, "behavior_version": 21, **settings})
 
 
-def meta_of(network, *, train=False, losses=False, search=False, **settings):
+def meta_of(network, *, train=False, losses=False, search=False, portable=False, **settings):
     """Return the MetaGraphDef of a network."""
     config = config_of(network, **settings)
     plan = returnn_tf.Network.plan(config, train=train is not False, evaluate=losses, search=search)
-    builder = GraphBuilder(plan, config, train=train, losses=losses)
+    builder = GraphBuilder(plan, config, train=train, losses=losses, portable=portable)
     builder.emit_network()
     return builder.meta_graph()
 
@@ -102,6 +103,45 @@ def test_ragged_batch_from_a_checkpoint_of_a_training(tmp_path):
         np.testing.assert_allclose(alone[0], found[1, :4], atol=1e-5)
         session.write("output/b:0", np.arange(5, dtype="float32"))
         assert list(session.read("output/b:0")) == [0, 1, 2, 3, 4]
+
+
+DIFFERENTIATION = """
+import sys
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+folder = sys.argv[1]
+tf.disable_eager_execution()
+with open(folder + "/graph.meta", "rb") as file, np.load(folder + "/feed.npz") as feed, tf.Session() as session:
+    tf.train.import_meta_graph(tf.MetaGraphDef.FromString(file.read())).restore(session, folder + "/model")
+    params = tf.trainable_variables()
+    grads = tf.gradients(session.graph.get_tensor_by_name("losses/output/loss:0"), params)
+    found = session.run(grads, {name + ":0": feed[name] for name in feed})
+    np.savez(folder + "/grads.npz", **{param.op.name: grad for param, grad in zip(params, found)})
+"""
+
+
+@pytest.mark.slow
+def test_another_program_differentiates_the_loss(tmp_path):
+    """It knows none of the gradients that take the place of TensorFlow's in training."""
+    network = {
+        **BLSTM,
+        "ff": {"class": "linear", "activation": "swish", "n_out": 8, "from": ["fwd", "bwd"]},
+        "att": {"class": "self_attention", "num_heads": 2, "total_key_dim": 8, "n_out": 8, "from": "ff"},
+        "output": {**BLSTM["output"], "loss_opts": {"label_smoothing": 0.1}, "from": "att"},
+    }
+    meta = meta_of(network, train=True, losses=True, portable=True)
+    (tmp_path / "graph.meta").write_bytes(meta.SerializeToString())
+    net, feed = returnn_tf.Network.from_config(config_of(network), train=True), feed_of()
+    returnn_tf.save_checkpoint(net, str(tmp_path / "model"), epoch=1)
+    np.savez(tmp_path / "feed.npz", **inputs(feed))
+    done = processes.run(["-c", DIFFERENTIATION, str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    expected = net.run(feed, with_grad=True).grads
+    with np.load(tmp_path / "grads.npz") as found:
+        assert set(found) == set(expected)
+        for name, grad in expected.items():
+            np.testing.assert_allclose(found[name], grad, atol=1e-5, err_msg=name)
 
 
 def test_scopes_of_layer_names():

@@ -28,6 +28,7 @@ from returnn_tf.export.native_libraries import maybe_portable
 from returnn_tf.graph.layer import Node
 from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
+from returnn_tf.util.custom_gradient import remove_equivalent_gradients
 from returnn_tf.util.lazy_tf import tf
 
 _ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatter")
@@ -246,12 +247,15 @@ class GraphBuilder:
                 self._meta_graph = tf.compat.v1.train.export_meta_graph(
                     graph=self.graph, saver_def=saver.as_saver_def(), clear_devices=False
                 )
+                remove_equivalent_gradients(self._meta_graph.graph_def)
             self.graph.finalize()
         return self._meta_graph
 
     def graph_def(self) -> Any:
         """Return the `GraphDef` alone, without the ops of the saver."""
-        return self.graph.as_graph_def(add_shapes=True)
+        graph_def = self.graph.as_graph_def(add_shapes=True)
+        remove_equivalent_gradients(graph_def)
+        return graph_def
 
 
 def time_axis(data: Data) -> Optional[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-from returnn_tf.util.custom_gradient import custom_gradient
+from returnn_tf.util.custom_gradient import equivalent_gradient
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -49,7 +49,7 @@ def reverse_sequences(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         return permute(x)
 
     # The permutation is its own inverse: the gradient is a gather too, not the scatter of the automatic gradient.
-    @custom_gradient
+    @equivalent_gradient
     def reverse(y: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
         return permute(y), permute
 
