@@ -21,6 +21,7 @@ from returnn_tf.native.cache import (
     unusable,
 )
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu.card import cuda_of_driver
 from returnn_tf.native.gpu.cuda_toolchain import CudaToolchain, find_cuda_toolchain, too_old, visible_archs
 from returnn_tf.native.processes import run_all
 from returnn_tf.native.sources import BRIDGE, NativeOp, shared_bytes, source_bytes, source_folder
@@ -48,17 +49,23 @@ class Compilers:
         return self.cpu.key() + (self.cuda.key() if self.cuda else [])
 
 
-def find_compilers(op: NativeOp, archs: Sequence[str] = (), target: Optional[Sequence[str]] = None) -> Compilers:
+def find_compilers(
+    op: NativeOp,
+    archs: Sequence[str] = (),
+    target: Optional[Sequence[str]] = None,
+    driver: Optional[int] = None,
+) -> Compilers:
     """Find the compilers for an op.
 
     :param archs: GPUs, as "sm_90"; ignored for an op without GPU kernels
     :param target: flags for the instruction set of the CPU; None selects that of this machine
+    :param driver: see `find_cuda_toolchain`
     :raises NativeOpError: one is missing, or a GPU is too old for the kernels of the op
     """
     reason = too_old(archs, op.capability) if op.cuda else ""
     if reason:
         raise NativeOpError(reason)
-    return Compilers(find_toolchain(target), find_cuda_toolchain(archs) if op.cuda and archs else None)
+    return Compilers(find_toolchain(target), find_cuda_toolchain(archs, driver) if op.cuda and archs else None)
 
 
 def find(op: NativeOp) -> Optional[str]:
@@ -96,7 +103,7 @@ def _look_up(op: NativeOp) -> tuple[Optional[str], Optional[Compilers], str, str
     sources = source_bytes(op, cuda=bool(archs))
     place = fingerprint(machine_key(), archs, sources=sources)
     try:
-        compilers = find_compilers(op, archs)
+        compilers = find_compilers(op, archs, driver=cuda_of_driver() if archs else None)
     except NativeOpError:
         found = find_entry_of_any_compiler(op.name, place)
         if found is None:

@@ -71,7 +71,7 @@ def gpus(monkeypatch):
 def nvcc(monkeypatch, version):
     """Let there be an nvcc, or an error."""
 
-    def find(archs):
+    def find(archs, driver):
         if isinstance(version, Exception):
             raise version
         return CudaToolchain(("nvcc",), version, tuple(archs))

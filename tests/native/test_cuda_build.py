@@ -15,7 +15,7 @@ from returnn_tf.native import build as build_module
 from returnn_tf.native import cache, gru, library, lstm, sources
 from returnn_tf.native.build import build, find_compilers
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.gpu import cuda_toolchain
+from returnn_tf.native.gpu import card, cuda_toolchain
 from returnn_tf.native.gpu.cuda_toolchain import find_cuda_toolchain, nvcc_candidates, visible_archs
 from returnn_tf.native.sources import OPS, NativeOp
 from returnn_tf.util.lazy_tf import tf
@@ -176,6 +176,42 @@ def test_nvcc_of_the_release_of_tensorflow_is_preferred(tiny, monkeypatch, caplo
     assert [line.startswith(text) for line in caplog.messages] == [True] * told
 
 
+@pytest.mark.parametrize("driver, runs", [(12, False), (13, True), (14, True), (None, True)])
+def test_nvcc_of_a_later_release_than_the_driver_runs(tiny, monkeypatch, driver, runs):
+    """It is passed over before anything is compiled, unless the op is for another machine."""
+    only = [str(fake_nvcc(tiny / "thirteen", "13.0"))]
+    monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter([only]))
+    monkeypatch.setattr(build_module, "cuda_of_driver", lambda: driver)
+    assert find_compilers(TINY, ["sm_90"]).cuda.version == "nvcc V13.0.1"
+    if runs:
+        assert build(TINY)[1]
+        return
+    text = r"\(nvcc V13.0.1\) makes programs for CUDA 13, but the driver runs none above CUDA 12; install"
+    with pytest.raises(NativeOpError, match=text):
+        build(TINY)
+    both = [only, [str(tiny / "cuda" / "bin" / "nvcc")]]
+    monkeypatch.setattr(cuda_toolchain, "nvcc_candidates", lambda: iter(both))
+    assert build(TINY)[1] and "12.3" in find_cuda_toolchain(["sm_90"], driver).version
+
+
+@pytest.mark.parametrize("says, release", [(12040, 12), (13000, 13), (None, None), ("failure", None)])
+def test_release_that_the_driver_runs(monkeypatch, says, release):
+    """Without a driver there is no library."""
+
+    class Library:
+        def __init__(self, name):
+            assert name == "libcuda.so.1"
+            if says is None:
+                raise OSError("cannot open shared object file")
+
+        def cuDriverGetVersion(self, version):
+            version._obj.value = 0 if says == "failure" else says
+            return int(says == "failure")
+
+    monkeypatch.setattr(card.ctypes, "CDLL", Library)
+    assert card.cuda_of_driver() == release
+
+
 @pytest.mark.parametrize("remains", ["build-1234/0.o", "rtf_tiny.so", ""])
 def test_the_remains_of_an_interrupted_compiler(tiny, monkeypatch, remains):
     """The op is compiled again, the log says why, and nothing of them stays."""
@@ -205,7 +241,7 @@ def test_a_gpu_that_nvcc_does_not_know(tiny, monkeypatch):
 def test_a_gpu_that_is_too_old_for_the_kernels(tiny, monkeypatch, archs, told):
     """One line says what they need, before nvcc is asked."""
     monkeypatch.setattr(build_module, "visible_archs", lambda: archs)
-    monkeypatch.setattr(build_module, "find_cuda_toolchain", lambda archs: None)
+    monkeypatch.setattr(build_module, "find_cuda_toolchain", lambda *_: None)
     op = dataclasses.replace(TINY, capability=(8, 0))
     if not told:
         assert find_compilers(op, archs).cuda is None

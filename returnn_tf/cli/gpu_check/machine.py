@@ -14,7 +14,7 @@ from typing import Any, Optional
 from returnn_tf.cli.gpu_check.messages import Machine, print_machine
 from returnn_tf.engine.support.devices import gpu_in_use
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.gpu.card import card_in_use, cpu_as_card
+from returnn_tf.native.gpu.card import card_in_use, cpu_as_card, cuda_of_driver
 from returnn_tf.native.gpu.cuda_toolchain import find_cuda_toolchain, release_of, visible_archs
 from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf
@@ -59,7 +59,7 @@ def look(device: str) -> Machine:
             % (*capability, ", ".join(unusable))
         )
     try:
-        nvcc = find_cuda_toolchain(visible_archs())
+        nvcc = find_cuda_toolchain(visible_archs(), cuda_of_driver())
         facts["nvcc"] = nvcc.version
         if release_of(nvcc.version) != str(build.get("cuda_version", "")).partition(".")[0]:
             remarks.append(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import platform
+from typing import Optional
 
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.processes import output_of
@@ -34,6 +36,19 @@ def driver_version() -> str:
     except NativeOpError:
         return "unknown"
     return lines[0] if lines else "unknown"
+
+
+def cuda_of_driver() -> Optional[int]:
+    """Return the last major release of CUDA whose programs the driver runs, as 12; None without a driver.
+
+    Of the library that programs get, which may be newer than the module of the kernel that ``nvidia-smi`` tells.
+    """
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else version.value // 1000
 
 
 def _name(gpu: tf.config.PhysicalDevice) -> str:

@@ -9,6 +9,7 @@ import shutil
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 from returnn_tf.logging.log import log
 from returnn_tf.native.errors import NativeOpError
@@ -100,12 +101,13 @@ def too_old(archs: Sequence[str], capability: tuple[int, int]) -> str:
     return "its kernels need compute capability %d.%d, but the GPU has %d.%d" % (*capability, *divmod(least, 10))
 
 
-def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
+def find_cuda_toolchain(archs: Sequence[str], driver: Optional[int] = None) -> CudaToolchain:
     """Return the first nvcc that runs and supports the GPUs, preferably one of TensorFlow's release of CUDA.
 
     One of another release will do, with a line in the log: the ops have a CUDA runtime of their own.
 
     :param archs: as "sm_90"
+    :param driver: the last major release of CUDA that the driver runs, as 12; None if it is not known
     :raises NativeOpError: there is none; the text says why each candidate was rejected
     """
     for arch in archs:
@@ -121,10 +123,15 @@ def find_cuda_toolchain(archs: Sequence[str]) -> CudaToolchain:
         except NativeOpError as exc:
             failures.append(str(exc))
             continue
+        release = release_of(version)
+        if driver is not None and release and int(release) > driver:
+            text = "%s (%s) makes programs for CUDA %s, but the driver runs none above CUDA %d"
+            failures.append(text % (" ".join(command), version, release, driver))
+            continue
         unknown = [arch for arch in archs if arch not in known]
         if not unknown:
             found = CudaToolchain(tuple(command), version, tuple(sorted(archs, key=_number)))
-            if wanted in ("", release_of(version)):
+            if wanted in ("", release):
                 return found
             others.append(found)
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from returnn_tf.native.errors import NativeOpError
+from returnn_tf.native.gpu.card import cuda_of_driver
 from returnn_tf.native.gpu.cuda_toolchain import find_cuda_toolchain
 
 
@@ -14,7 +15,7 @@ def main() -> int:
     :return: exit code: 0, or 1 if nvcc was not found
     """
     try:
-        found = find_cuda_toolchain(())
+        found = find_cuda_toolchain((), cuda_of_driver())
     except NativeOpError as exc:
         print(exc)
         return 1
