@@ -20,7 +20,8 @@ NO_GPU = 3
 #: Signals that end a process for an error of its own. Others come from schedulers, users, and systems without memory.
 _CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 
-_SECONDS = 120.0
+#: The driver first compiles TensorFlow's kernels for a GPU that is newer than those that its package was built for.
+_SECONDS = 300.0
 
 
 class NoGpuError(NativeOpError):
