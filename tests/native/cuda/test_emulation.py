@@ -118,6 +118,12 @@ def test_limits(kernels, threads, shared_bytes, message):
     assert call(kernels.test_reverse, random(1), np.zeros(1, "float32"), 1, threads, shared_bytes, 1) == message
 
 
+def test_writes_behind_shared_memory(kernels, seed):
+    """Those of the last four bytes. On a GPU they may be another block's."""
+    x, y = random(100), np.zeros(100, "float32")
+    assert "wrote behind its shared memory" in call(kernels.test_reverse, x, y, 100, 128, 396, 1)
+
+
 def test_warps(kernels, seed):
     x, y = random(32), np.zeros((32, 11), "float32")
     assert call(kernels.test_warps, x, y) == ""

@@ -59,9 +59,36 @@ struct Fiber : Stack {
   std::vector<std::vector<Copy>> copies;  // the groups, and last those without a group yet
 };
 
+// The shared memory of a block, NaN at first, and what nobody may write behind it.
+class SharedMemory {
+ public:
+  void allocate(size_t bytes) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 128, std::max<size_t>(bytes + kBehind, 1)) != 0) abort();
+    memset(memory, 0xff, bytes + kBehind);
+    memory_.reset(static_cast<unsigned char*>(memory));
+    bytes_ = bytes;
+  }
+
+  unsigned char* data() const { return memory_.get(); }
+  bool is_whole() const {
+    const unsigned char* behind = data() + bytes_;
+    return std::all_of(behind, behind + kBehind, [](unsigned char byte) { return byte == 0xff; });
+  }
+
+ private:
+#if defined(__SANITIZE_ADDRESS__)  // sees it when it happens
+  static constexpr size_t kBehind = 0;
+#else
+  static constexpr size_t kBehind = 256;
+#endif
+  std::unique_ptr<unsigned char, void (*)(void*)> memory_{nullptr, free};
+  size_t bytes_ = 0;
+};
+
 struct Block {
   uint3 index{};
-  std::unique_ptr<unsigned char, void (*)(void*)> shared{nullptr, free};
+  SharedMemory shared_memory;
   std::vector<Fiber> fibers;
   int alive = 0, at_barrier = 0;
   unsigned barriers = 0;   // how many have been passed
@@ -111,6 +138,9 @@ class Machine {
       main_.go_to(fiber);
     }
     after(&end_);
+    for (const auto& block : blocks_)
+      if (failure_.empty() && !block->shared_memory.is_whole())
+        failure_ = place(block->fibers[0]) + " or another one of its block wrote behind its shared memory";
     if (!failure_.empty())  // some fibers did not end: nobody else can have their stacks
       for (auto& stack : stacks_) (void)stack.release();
     if (!failure_.empty()) stacks_.clear();
@@ -176,10 +206,7 @@ class Machine {
     blocks_.emplace_back(new Block);
     Block* block = blocks_.back().get();
     block->index = index;
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 128, shared_bytes > 0 ? shared_bytes : 1) != 0) abort();
-    memset(memory, 0xff, shared_bytes > 0 ? shared_bytes : 1);
-    block->shared.reset(static_cast<unsigned char*>(memory));
+    block->shared_memory.allocate(shared_bytes);
     block->alive = static_cast<int>(shape.x * shape.y * shape.z);
     block->fibers.resize(static_cast<size_t>(block->alive));
     const size_t earlier = (blocks_.size() - 1) * block->fibers.size();
@@ -374,7 +401,7 @@ class Machine {
 
 template <class T>
 T* dynamic_shared() {
-  return reinterpret_cast<T*>(emulation::Machine::get().self()->block->shared.get());
+  return reinterpret_cast<T*>(emulation::Machine::get().self()->block->shared_memory.data());
 }
 
 inline void spin_pause(RTF_CALLER_ONLY) { emulation::Machine::get().spin(RTF_CALLER); }
