@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from tests.native.cuda.memory import STREAM
 from tests.native.cuda.recurrences import BFLOAT16, FLOAT, FLOAT16, TF32, Kernels, sequences
 
 #: name: ``RtfNumbers``, PyTorch's type, whether its products may be those of TF32
@@ -79,7 +80,7 @@ class Ours:
 
     def _launch(self, backward: bool, arrays: list[Any]) -> None:
         start = self._workspace.data_ptr()
-        stream = self._torch.cuda.current_stream().cuda_stream if self.x.is_cuda else 0
+        stream = self._torch.cuda.current_stream().cuda_stream if self.x.is_cuda else STREAM
         self._kernels.launch(
             self.shape, self.numbers, backward, [x.data_ptr() for x in arrays], start + -start % 256, stream
         )

@@ -9,7 +9,7 @@ from returnn_tf.native.chunk import chunk_ops, native_chunk, native_unchunk
 from returnn_tf.ops.frames.chunks import chunk, unchunk
 from returnn_tf.util.lazy_tf import tf
 from tests.native.cuda.build import build_emulated
-from tests.native.cuda.calls import ALONE
+from tests.native.cuda.calls import ALONE, IN_STREAM
 
 # frames, size, step
 SIZES = [(4, 3, 2), (4, 2, 2), (7, 2, 3), (4, 4, 1), (4, 9, 5), (23, 6, 4), (1, 1, 1), (0, 3, 2), (9, 5, 5)]
@@ -115,6 +115,6 @@ def test_on_a_gpu(sizes, mean):
     for name, given, result in (("chunk", x, (size, 3 * shape.count, 5)), ("unchunk", cut(x, size, step), x.shape)):
         results = [np.full(result, np.nan, "float32") for _ in range(2)]
         pointers = [[ctypes.c_void_p(a.ctypes.data) for a in (given, y)] for y in results]
-        assert getattr(gpu, "rtf_%s_cuda_f32" % name)(ctypes.byref(shape), *pointers[0], None) == 0
+        assert getattr(gpu, "rtf_%s_cuda_f32" % name)(ctypes.byref(shape), *pointers[0], IN_STREAM) == 0
         getattr(cpu, "rtf_%s_f32" % name)(ctypes.byref(shape), *pointers[1], ctypes.byref(ALONE))
         np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)

@@ -10,7 +10,7 @@ from returnn_tf.native.scans.scan import native_scan, scan_ops
 from returnn_tf.ops.sequence.linear_recurrence import recurrence_of_parts
 from returnn_tf.util.lazy_tf import tf
 from tests.native.cuda.build import build_emulated
-from tests.native.cuda.calls import ALONE
+from tests.native.cuda.calls import ALONE, IN_STREAM
 
 CASES = [(parts, constant, reverse) for parts in (1, 2) for constant in (0, 1) for reverse in (0, 1)]
 
@@ -127,7 +127,7 @@ def test_on_a_gpu(parts, constant, reverse):
         for name, given in (("forward", first), ("backward", second)):
             lists = [pointers(x) for x in given]
             if side == "gpu":
-                assert getattr(gpu, "rtf_scan_%s_cuda_f32" % name)(ctypes.byref(shape), *lists, None) == 0
+                assert getattr(gpu, "rtf_scan_%s_cuda_f32" % name)(ctypes.byref(shape), *lists, IN_STREAM) == 0
             else:
                 getattr(cpu, "rtf_scan_%s_f32" % name)(ctypes.byref(shape), *lists, ctypes.byref(ALONE))
         results.append([x for like in empty for x in like])

@@ -10,7 +10,7 @@ from returnn_tf.native.scans.selective_scan import native_selective_scan, select
 from returnn_tf.ops.sequence.selective_scan import selective_scan
 from returnn_tf.util.lazy_tf import tf
 from tests.native.cuda.build import build_emulated
-from tests.native.cuda.calls import ALONE, pointers
+from tests.native.cuda.calls import ALONE, IN_STREAM, pointers
 
 NAMES = ("x", "delta", "a", "b", "c", "d", "h0")
 
@@ -125,7 +125,7 @@ def test_on_a_gpu(sizes, reverse):
     rng = np.random.RandomState(2)
     dy, dh = (rng.normal(size=x.shape).astype("float32") for x in (inputs[0], inputs[6]))
     results = []
-    for library, middle, last in ((gpu, "_cuda", None), (cpu, "", ctypes.byref(ALONE))):
+    for library, middle, last in ((gpu, "_cuda", IN_STREAM), (cpu, "", ctypes.byref(ALONE))):
         size = getattr(library, "rtf_selective%s_scratch_size" % middle)
         size.restype = ctypes.c_int64
         scratch = np.full(size(ctypes.byref(shape)), np.nan, "float32")
@@ -156,7 +156,7 @@ def test_more_sequences_than_a_grid_has_rows():
     y, h_last, kept = (np.full(batch, np.nan, "float32") for _ in range(3))
     given = [ctypes.c_void_p(x.ctypes.data) for x in (y, h_last, kept)]
     shape = Shape(1, batch, 1, None, 0, 1)
-    assert not gpu.rtf_selective_forward_cuda_f32(ctypes.byref(shape), pointers(inputs), *given, None)
+    assert not gpu.rtf_selective_forward_cuda_f32(ctypes.byref(shape), pointers(inputs), *given, IN_STREAM)
     x, delta, a, b, c, d, h0 = (array.reshape(-1) for array in inputs)
     h = np.exp(delta * a) * h0 + delta * x * b
     np.testing.assert_allclose(h_last, h, rtol=1e-4, atol=1e-5)

@@ -103,7 +103,8 @@ class Calls:
         if self._cuda:
             space = self.memory.empty((self._workspace(sizes, inputs, states) + 256,), "uint8")
             aligned = (self.memory.pointer(space) + 255) // 256 * 256
-            function, rest = self._function(name + "_cuda_f32", ctypes.c_char_p), [_PTR(aligned), _PTR(0)]
+            function = self._function(name + "_cuda_f32", ctypes.c_char_p)
+            rest = [_PTR(aligned), _PTR(self.memory.stream)]
         else:
             space = self.memory.empty((self._scratch(sizes, given, inputs, states),))
             function = self._function(name + "_f32", None)

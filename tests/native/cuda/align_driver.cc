@@ -9,6 +9,9 @@
 
 namespace {
 
+// That of the emulator.
+void* const kStream = reinterpret_cast<void*>(0x100);
+
 // A workspace of exactly its size, at a multiple of 256.
 class Space {
  public:
@@ -33,19 +36,19 @@ Floats results(int seed) {
   };
   const Space ctc(rtf_chain_cuda_workspace(&c.scores, 2 * c.labels + 1)),
       soft(rtf_chain_cuda_workspace(&c.scores, c.labels));
-  keep(rtf_ctc_cuda_f32(&c.scores, &c.ctc, c.totals.data(), c.by_class.data(), ctc.get(), nullptr), c.by_class);
-  keep(rtf_chain_soft_cuda_f32(&c.scores, &c.chains, c.by_class.data(), c.totals.data(), soft.get(), nullptr),
+  keep(rtf_ctc_cuda_f32(&c.scores, &c.ctc, c.totals.data(), c.by_class.data(), ctc.get(), kStream), c.by_class);
+  keep(rtf_chain_soft_cuda_f32(&c.scores, &c.chains, c.by_class.data(), c.totals.data(), soft.get(), kStream),
        c.by_class);
   const Space best(rtf_chain_best_cuda_workspace(&c.scores, c.labels));
-  keep(rtf_chain_best_cuda_f32(&c.scores, &c.chains, c.path.data(), c.totals.data(), best.get(), nullptr), c.path);
+  keep(rtf_chain_best_cuda_f32(&c.scores, &c.chains, c.path.data(), c.totals.data(), best.get(), kStream), c.path);
   const Space acceptor(rtf_acceptor_cuda_workspace(&c.scores, &c.acceptors));
-  keep(rtf_acceptor_soft_cuda_f32(&c.scores, &c.acceptors, c.by_class.data(), c.totals.data(), acceptor.get(), nullptr),
+  keep(rtf_acceptor_soft_cuda_f32(&c.scores, &c.acceptors, c.by_class.data(), c.totals.data(), acceptor.get(), kStream),
        c.by_class);
   const Space edges(rtf_acceptor_best_cuda_workspace(&c.scores, &c.acceptors));
-  keep(rtf_acceptor_best_cuda_f32(&c.scores, &c.acceptors, c.path.data(), c.totals.data(), edges.get(), nullptr),
+  keep(rtf_acceptor_best_cuda_f32(&c.scores, &c.acceptors, c.path.data(), c.totals.data(), edges.get(), kStream),
        c.path);
   const Space lattice(rtf_transducer_cuda_workspace(&c.transducer));
-  keep(rtf_transducer_cuda_f32(&c.transducer, c.totals.data(), c.by_cell.data(), lattice.get(), nullptr), c.by_cell);
+  keep(rtf_transducer_cuda_f32(&c.transducer, c.totals.data(), c.by_cell.data(), lattice.get(), kStream), c.by_cell);
   return all;
 }
 

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tests.native.cuda.calls import ALONE, empty, pointer
+from tests.native.cuda.calls import ALONE, IN_STREAM, empty, pointer
 
 FLOAT, TF32, BFLOAT16 = 0, 1, 2
 PASSES = ("attention", "attention_grad")
@@ -75,7 +75,7 @@ class Kernels:
         scratch = empty(size(ctypes.byref(shape), *([] if on_gpu else [1])))
         run = getattr(library, "rtf_%s%s_f32" % (PASSES[which], kind))
         run.restype = ctypes.c_char_p if on_gpu else None
-        end = [ctypes.c_int(self._numbers), None] if on_gpu else [ctypes.byref(ALONE)]
+        end = [ctypes.c_int(self._numbers), IN_STREAM] if on_gpu else [ctypes.byref(ALONE)]
         error = run(ctypes.byref(shape), *middle, *last, pointer(scratch), *end)
         assert not error, error
 

@@ -9,6 +9,8 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from tests.native.cuda.memory import STREAM
+
 _TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, _TASK, ctypes.c_void_p)
 
@@ -27,6 +29,8 @@ def _run_in_turn(_: Any, n_tasks: int, task: Any, argument: Any) -> None:
 
 #: One thread, the calling one.
 ALONE = Threads(_run_in_turn, None, 1)
+#: The stream of the emulator, the last argument of what runs on a GPU.
+IN_STREAM = ctypes.c_void_p(STREAM)
 
 
 def on_gpu(library: ctypes.CDLL, name: str, shape: Any, *arrays: Any) -> None:
@@ -37,7 +41,7 @@ def on_gpu(library: ctypes.CDLL, name: str, shape: Any, *arrays: Any) -> None:
     """
     function = getattr(library, name)
     function.restype = ctypes.c_char_p
-    error = function(ctypes.byref(shape), *map(_converted, arrays), None)
+    error = function(ctypes.byref(shape), *map(_converted, arrays), IN_STREAM)
     assert error is None, error.decode()
 
 

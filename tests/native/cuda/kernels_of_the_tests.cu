@@ -183,6 +183,12 @@ __global__ void draw(uint64_t key, uint64_t low, uint64_t high, uint64_t first, 
   }
 }
 
+#if RTF_CUDA_EMULATION
+const cudaStream_t kStream = emulation::stream();
+#else
+const cudaStream_t kStream = nullptr;
+#endif
+
 const char* text(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
 
 }  // namespace
@@ -190,49 +196,62 @@ const char* text(cudaError_t error) { return error == cudaSuccess ? nullptr : cu
 extern "C" {
 
 const char* test_reverse(const float* x, float* y, int n, int threads, int shared_bytes, int barrier) {
-  return text(launch(barrier ? reverse<true> : reverse<false>, 1, threads, shared_bytes, nullptr, x, y, n));
+  return text(launch(barrier ? reverse<true> : reverse<false>, 1, threads, shared_bytes, kStream, x, y, n));
 }
 
-const char* test_deadlock(const float* x, float* y) { return text(launch(deadlock, 2, 32, 0, nullptr, x, y, 32)); }
+// Work on the default stream: a kernel, a copy, zeros, a function of the host, or waiting for it.
+const char* test_default_stream(const float* x, float* y, int which) {
+  switch (which) {
+    case 0: return text(launch(reverse<true>, 1, 32, 4, nullptr, x, y, 1));
+    case 1: return text(cudaMemcpyAsync(y, x, 4, cudaMemcpyDeviceToDevice));
+    case 2: return text(cudaMemsetAsync(y, 0, 4));
+    case 3:
+      return text(cudaLaunchHostFunc(
+          nullptr, [](void*) {}, nullptr));
+    default: return text(cudaStreamSynchronize(nullptr));
+  }
+}
+
+const char* test_deadlock(const float* x, float* y) { return text(launch(deadlock, 2, 32, 0, kStream, x, y, 32)); }
 
 const char* test_endless(const unsigned* x, int cooperative) {
-  return text(cooperative ? launch_cooperative(endless, 2, 32, 0, nullptr, x) : launch(endless, 2, 32, 0, nullptr, x));
+  return text(cooperative ? launch_cooperative(endless, 2, 32, 0, kStream, x) : launch(endless, 2, 32, 0, kStream, x));
 }
 
 const char* test_steps(const float* x, float* y, unsigned* counter, int n_steps, int blocks, int threads, int barrier) {
   return text(
-      launch_cooperative(barrier ? steps<true> : steps<false>, blocks, threads, 0, nullptr, x, y, counter, n_steps));
+      launch_cooperative(barrier ? steps<true> : steps<false>, blocks, threads, 0, kStream, x, y, counter, n_steps));
 }
 
 const char* test_rounds(const float* x, float* y, int n_rounds, int threads, int buffers) {
   return text(
-      launch(buffers == 2 ? rounds<2> : rounds<1>, 1, threads, 2 * threads * sizeof(float), nullptr, x, y, n_rounds));
+      launch(buffers == 2 ? rounds<2> : rounds<1>, 1, threads, 2 * threads * sizeof(float), kStream, x, y, n_rounds));
 }
 
-const char* test_warps(const float* x, float* y) { return text(launch(warps, 1, 32, 0, nullptr, x, y)); }
+const char* test_warps(const float* x, float* y) { return text(launch(warps, 1, 32, 0, kStream, x, y)); }
 
 const char* test_product(int which, const float* a, const float* b, float* d) {
   const auto kernel = which == 0 ? product<0> : which == 1 ? product<1> : which == 2 ? product<2> : product<3>;
-  return text(launch(kernel, 1, 32, 0, nullptr, a, b, d));
+  return text(launch(kernel, 1, 32, 0, kStream, a, b, d));
 }
 
 const char* test_copy(const float* x, float* y, int n, int threads, int wait) {
-  return text(launch(wait ? copy<true> : copy<false>, 1, threads, 2 * threads * 16, nullptr, x, y, n));
+  return text(launch(wait ? copy<true> : copy<false>, 1, threads, 2 * threads * 16, kStream, x, y, n));
 }
 
 const char* test_far_places(int side, int stride, int slot, int64_t* places) {
-  return text(launch(far_places, 1, 1, 0, nullptr, int64_t{side} * stride, stride, slot, places));
+  return text(launch(far_places, 1, 1, 0, kStream, int64_t{side} * stride, stride, slot, places));
 }
 
 const char* test_counters(const unsigned* counters, const unsigned* numbers, int* reached, int count) {
-  return text(launch(compare_counters, 1, 1, 0, nullptr, counters, numbers, reached, count));
+  return text(launch(compare_counters, 1, 1, 0, kStream, counters, numbers, reached, count));
 }
 
 const char* test_count(const int* x, int* counts, int* most, int n, int blocks, int threads) {
-  return text(launch(count, blocks, threads, 0, nullptr, x, counts, most, n));
+  return text(launch(count, blocks, threads, 0, kStream, x, counts, most, n));
 }
 
 const char* test_philox(const uint64_t* state, unsigned* numbers, int groups) {
-  return text(launch(draw, 1, 1, 0, nullptr, state[0], state[1], state[2], state[3], numbers, groups));
+  return text(launch(draw, 1, 1, 0, kStream, state[0], state[1], state[2], state[3], numbers, groups));
 }
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tests.native.cuda.calls import ALONE, pointer, pointers
+from tests.native.cuda.calls import ALONE, IN_STREAM, pointer, pointers
 from tests.native.cuda.memory import HostMemory
 from tests.native.cuda.recurrences import Array, Sequences, sequences
 
@@ -76,6 +76,6 @@ class Scans:
     def _call(self, which: str, shape: Shape, arguments: list) -> None:  # type: ignore[type-arg]
         function = getattr(self.library, "rtf_%s_scan_%s%s_f32" % (self.name, which, "_cuda" if self.on_gpu else ""))
         function.restype = ctypes.c_char_p if self.on_gpu else None
-        error = function(ctypes.byref(shape), *arguments, None if self.on_gpu else ctypes.byref(ALONE))
+        error = function(ctypes.byref(shape), *arguments, IN_STREAM if self.on_gpu else ctypes.byref(ALONE))
         if error is not None:
             raise ValueError(error.decode())

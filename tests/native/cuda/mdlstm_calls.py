@@ -122,7 +122,7 @@ class GpuRun(_Arrays):
 
     def _launch(self, name: str, directions: Any, of: Any, workspace: tuple[Any, int]) -> None:
         arguments = (ctypes.byref(self.shape), _LONG(self.count), directions, TYPES[self.dtype], ctypes.byref(of))
-        check(_function(self._library, name)(*arguments, _POINTER(workspace[1]), _POINTER(0)))
+        check(_function(self._library, name)(*arguments, _POINTER(workspace[1]), _POINTER(self.memory.stream)))
 
 
 class CpuRun(_Arrays):

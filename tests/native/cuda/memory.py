@@ -7,9 +7,14 @@ from typing import Any
 
 import numpy as np
 
+#: The stream of an op in the emulator (``emulation/runtime.h``), which refuses work on another one.
+STREAM = 0x100
+
 
 class HostMemory:
     """The memory of the CPU, which is also that of the emulated GPU. Types: those of numpy, and "bfloat16"."""
+
+    stream = STREAM
 
     def upload(self, x: Any, dtype: str = "float32") -> Any:
         """Return a copy of an array."""
@@ -44,6 +49,8 @@ class GpuMemory:
 
     :param torch: the module
     """
+
+    stream = 0  # PyTorch's is the default one
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

@@ -10,7 +10,7 @@ from typing import Callable, Optional
 import numpy as np
 
 from tests.native import reference
-from tests.native.cuda.memory import HostMemory
+from tests.native.cuda.memory import STREAM, HostMemory
 
 Array = np.ndarray
 #: ``RtfNumbers``
@@ -73,7 +73,13 @@ class Kernels:
         return size.value
 
     def launch(
-        self, shape: Sequences, numbers: int, backward: bool, pointers: Sequence[int], workspace: int, stream: int = 0
+        self,
+        shape: Sequences,
+        numbers: int,
+        backward: bool,
+        pointers: Sequence[int],
+        workspace: int,
+        stream: int = STREAM,
     ) -> None:
         """Begin a pass.
 

@@ -19,11 +19,12 @@ int main() {
     const float* added = seed / 2 % 2 ? residual.data() : nullptr;
     Array gated(rows * width / 2), dgated(rows * (width / 2 * 2));
     const char* errors[] = {
-        rtf_activate_cuda_f32(&shape, k, c, x.data(), bias.data(), factor, added, y.data(), nullptr),
+        rtf_activate_cuda_f32(&shape, k, c, x.data(), bias.data(), factor, added, y.data(), rtf::emulation::stream()),
         rtf_activate_grad_cuda_f32(&shape, k, c, dy.data(), x.data(), 0, bias.data(), factor, dx.data(), dbias.data(),
-                                   scratch.data(), nullptr),
-        rtf_gate_cuda_f32(rows, width / 2, seed % 6, seed / 6, x.data(), gated.data(), nullptr),
-        rtf_gate_grad_cuda_f32(rows, width / 2, seed % 6, seed / 6, x.data(), dy.data(), dgated.data(), nullptr),
+                                   scratch.data(), rtf::emulation::stream()),
+        rtf_gate_cuda_f32(rows, width / 2, seed % 6, seed / 6, x.data(), gated.data(), rtf::emulation::stream()),
+        rtf_gate_grad_cuda_f32(rows, width / 2, seed % 6, seed / 6, x.data(), dy.data(), dgated.data(),
+                               rtf::emulation::stream()),
         finite(joined({&y, &dx, &dbias, &gated, &dgated})) ? nullptr : "not finite",
     };
     for (const char* error : errors)

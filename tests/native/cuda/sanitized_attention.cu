@@ -20,12 +20,12 @@ const char* run(const RtfAttention& s, int numbers) {
   const RtfVectors of_v = vectors(s, v, s.keys, s.value_size), of_y = vectors(s, y, s.queries, s.value_size);
   const RtfVectors of_dy = vectors(s, dy, s.queries, s.value_size), of_dq = vectors(s, dq, s.queries, s.key_size);
   const RtfVectors of_dk = vectors(s, dk, s.keys, s.key_size), of_dv = vectors(s, dv, s.keys, s.value_size);
-  const char* error =
-      rtf_attention_cuda_f32(&s, &of_q, &of_k, &of_v, &of_y, log_sums.data(), scratch.data(), numbers, nullptr);
+  const char* error = rtf_attention_cuda_f32(&s, &of_q, &of_k, &of_v, &of_y, log_sums.data(), scratch.data(), numbers,
+                                             rtf::emulation::stream());
   if (error != nullptr) return error;
   scratch.resize(rtf_attention_grad_cuda_scratch(&s));
   error = rtf_attention_grad_cuda_f32(&s, &of_q, &of_k, &of_v, &of_y, log_sums.data(), &of_dy, &of_dq, &of_dk, &of_dv,
-                                      d_tables.data(), scratch.data(), numbers, nullptr);
+                                      d_tables.data(), scratch.data(), numbers, rtf::emulation::stream());
   if (error != nullptr) return error;
   return finite(joined({&y, &log_sums, &dq, &dk, &dv, &d_tables})) ? nullptr : "not finite";
 }

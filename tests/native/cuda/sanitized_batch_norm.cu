@@ -15,10 +15,12 @@ int main() {
     Array mean(width), variance(width), y(x.size()), dx(x.size()), dscale(width), dshift(width);
     Array scratch(rtf_batch_norm_cuda_scratch_size(&s));
     const char* errors[] = {
-        rtf_batch_moments_cuda_f32(&s, x.data(), mean.data(), variance.data(), scratch.data(), nullptr),
-        rtf_batch_norm_cuda_f32(&s, x.data(), mean.data(), variance.data(), scale, shift, y.data(), nullptr),
+        rtf_batch_moments_cuda_f32(&s, x.data(), mean.data(), variance.data(), scratch.data(),
+                                   rtf::emulation::stream()),
+        rtf_batch_norm_cuda_f32(&s, x.data(), mean.data(), variance.data(), scale, shift, y.data(),
+                                rtf::emulation::stream()),
         rtf_batch_norm_grad_cuda_f32(&s, dy.data(), x.data(), mean.data(), variance.data(), scale, shift, dx.data(),
-                                     dscale.data(), dshift.data(), scratch.data(), nullptr),
+                                     dscale.data(), dshift.data(), scratch.data(), rtf::emulation::stream()),
         finite(joined({&mean, &variance, &y, &dx, &dscale, &dshift})) ? nullptr : "not finite",
     };
     for (const char* error : errors)

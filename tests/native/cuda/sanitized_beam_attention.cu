@@ -30,9 +30,9 @@ int main() {
         rtf_beam_attention_cuda_f32(&s, qkv.data(), rows.data(), seed % 2 ? nullptr : shift.data(),
                                     copies ? keys_before.data() : keys.data(),
                                     copies ? values_before.data() : values.data(), keys.data(), values.data(), y.data(),
-                                    next_rows.data(), nullptr),
+                                    next_rows.data(), rtf::emulation::stream()),
         rtf_once_attention_cuda_f32(&once, s.value, 0.5f, queries.data(), frames.data(), weighted.data(),
-                                    seed % 4 ? lengths.data() : nullptr, attended.data(), nullptr),
+                                    seed % 4 ? lengths.data() : nullptr, attended.data(), rtf::emulation::stream()),
         finite(joined({&y, &keys, &values, &attended})) ? nullptr : "not finite",
     };
     for (const char* error : errors)

@@ -11,8 +11,8 @@ int main() {
     if (seed % 2)
       for (float& value : x) value = std::round(value * 2);
     std::vector<int32_t> indices(rows * wanted);
-    const char* error =
-        rtf_best_labels_cuda_f32(rows, labels, wanted, x.data(), best.data(), indices.data(), log_sums.data(), nullptr);
+    const char* error = rtf_best_labels_cuda_f32(rows, labels, wanted, x.data(), best.data(), indices.data(),
+                                                 log_sums.data(), rtf::emulation::stream());
     if (error != nullptr) return std::printf("case %d: %s\n", seed, error), 1;
     for (int32_t index : indices)
       if (index < 0 || index >= labels) return std::printf("case %d: no such label\n", seed), 1;

@@ -16,9 +16,10 @@ int main() {
     const Array bias = random_array(s.channels), dy = random_array(s.batch * s.out_frames * s.channels);
     Array y(dy.size()), dx(x.size()), dw(w.size()), dbias(s.channels), scratch(rtf_depthwise_cuda_scratch_size(&s));
     const char* errors[] = {
-        rtf_depthwise_cuda_f32(&s, x.data(), w.data(), seed % 2 ? bias.data() : nullptr, y.data(), nullptr),
+        rtf_depthwise_cuda_f32(&s, x.data(), w.data(), seed % 2 ? bias.data() : nullptr, y.data(),
+                               rtf::emulation::stream()),
         rtf_depthwise_grad_cuda_f32(&s, dy.data(), x.data(), w.data(), dx.data(), dw.data(), dbias.data(),
-                                    scratch.data(), nullptr),
+                                    scratch.data(), rtf::emulation::stream()),
         finite(joined({&y, &dx, &dw, &dbias})) ? nullptr : "not finite",
     };
     for (const char* error : errors)

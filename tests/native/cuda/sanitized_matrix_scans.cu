@@ -28,19 +28,20 @@ const char* run(const Shape& shape) {
   const RtfDeltaScanInputs inputs = {q.data(), k.data(), v.data(), a.data(), b.data(), g.data(), first.data()};
   const RtfDeltaScanGradients gradients = {d_q.data(), d_k.data(), d_v.data(),    d_a.data(),
                                            d_b.data(), d_g.data(), d_first.data()};
-  const char* error = rtf_delta_scan_forward_cuda_f32(&shape, &inputs, o.data(), u.data(), last.data(), nullptr);
+  const char* error =
+      rtf_delta_scan_forward_cuda_f32(&shape, &inputs, o.data(), u.data(), last.data(), rtf::emulation::stream());
   if (error != nullptr) return error;
   error = rtf_delta_scan_backward_cuda_f32(&shape, &inputs, u.data(), last.data(), d_o.data(), d_last.data(),
-                                           &gradients, scratch.data(), nullptr);
+                                           &gradients, scratch.data(), rtf::emulation::stream());
   if (error != nullptr) return error;
   return finite(joined({&o, &u, &last, &d_q, &d_k, &d_v, &d_a, &d_b, &d_g, &d_first})) ? nullptr : "not finite";
 #else
   const char* error = rtf_matrix_scan_forward_cuda_f32(&shape, q.data(), k.data(), v.data(), g.data(), first.data(),
-                                                       o.data(), last.data(), nullptr);
+                                                       o.data(), last.data(), rtf::emulation::stream());
   if (error != nullptr) return error;
   error = rtf_matrix_scan_backward_cuda_f32(&shape, q.data(), k.data(), v.data(), g.data(), first.data(), last.data(),
                                             d_o.data(), d_last.data(), d_q.data(), d_k.data(), d_v.data(), d_g.data(),
-                                            d_first.data(), nullptr);
+                                            d_first.data(), rtf::emulation::stream());
   if (error != nullptr) return error;
   return finite(joined({&o, &last, &d_q, &d_k, &d_v, &d_g, &d_first})) ? nullptr : "not finite";
 #endif

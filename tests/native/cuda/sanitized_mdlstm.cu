@@ -54,9 +54,9 @@ const char* run(const RtfMdLstmShape& shape, int n_directions, const RtfMdLstmCu
     if (const char* error = rtf_mdlstm_cuda_plan(&shape, n_directions, pass, &limits, &plan)) return error;
     const Workspace workspace(plan.workspace_bytes);
     const char* error = pass ? rtf_mdlstm_backward_cuda(&shape, n_directions, backward.data(), RTF_MDLSTM_FLOAT, &plan,
-                                                        workspace.memory, nullptr)
+                                                        workspace.memory, rtf::emulation::stream())
                              : rtf_mdlstm_forward_cuda(&shape, n_directions, forward.data(), RTF_MDLSTM_FLOAT, &plan,
-                                                       workspace.memory, nullptr);
+                                                       workspace.memory, rtf::emulation::stream());
     if (error != nullptr) return error;
   }
   for (const Arrays& a : arrays)

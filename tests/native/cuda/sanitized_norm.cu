@@ -15,9 +15,10 @@ int main() {
     Array y(x.size()), mean(shape.rows), factor(shape.rows), dx(x.size()), dscale(width), dbias(width);
     Array scratch(rtf_norm_cuda_scratch_size(&shape));
     const char* errors[] = {
-        rtf_norm_cuda_f32(&shape, x.data(), scales, biases, y.data(), mean.data(), factor.data(), nullptr),
+        rtf_norm_cuda_f32(&shape, x.data(), scales, biases, y.data(), mean.data(), factor.data(),
+                          rtf::emulation::stream()),
         rtf_norm_grad_cuda_f32(&shape, dy.data(), x.data(), scales, mean.data(), factor.data(), dx.data(),
-                               dscale.data(), dbias.data(), scratch.data(), nullptr),
+                               dscale.data(), dbias.data(), scratch.data(), rtf::emulation::stream()),
         finite(joined({&y, &mean, &factor, &dx, &dscale, &dbias})) ? nullptr : "not finite",
     };
     for (const char* error : errors)

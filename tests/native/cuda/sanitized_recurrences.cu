@@ -51,7 +51,7 @@ const char* run_pass(const RtfSequences& shape, int64_t missing) {
   Memory memory;
   const int64_t B = shape.batch, H = shape.units, all = shape.frames * B * H;
   const auto of = [&](int64_t count) { return memory.numbers<E>(count); };
-  Call<R> call = call_of<R>(shape, nullptr, nullptr);
+  Call<R> call = call_of<R>(shape, nullptr, rtf::emulation::stream());
   const int units = static_cast<int>(H);
   if constexpr (R::kBackward) {
     call.arrays = {of(B * H), of(all), of(4 * all), of(all), of(B * H), of(B * H), of(4 * all), of(B * H), of(B * H)};
@@ -74,7 +74,7 @@ const char* run_pass(const RtfSequences& shape, int64_t missing) {
   Memory memory;
   const int64_t B = shape.batch, H = shape.units, all = shape.frames * B * H;
   const auto of = [&](int64_t count) { return memory.numbers<E>(count); };
-  Call<R> call = call_of<R>(shape, nullptr, nullptr);
+  Call<R> call = call_of<R>(shape, nullptr, rtf::emulation::stream());
   const int units = static_cast<int>(H);
   if constexpr (R::kBackward) {
     call.arrays = {of(B * H), of(all), of(3 * all), of(all), of(B * H), of(3 * all), of(all), of(B * H)};

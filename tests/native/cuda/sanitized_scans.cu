@@ -22,10 +22,11 @@ const char* run(const RtfSequences& s, int seed) {
   Array dx(all), ddelta(all), da(state), db(small), dc(small), dd(s.batch * s.units), dh0(state);
   const RtfSelectiveInputs in = {x.data(), delta.data(), a.data(), b.data(), c.data(), d.data(), h0.data()};
   const RtfSelectiveGradients out = {dx.data(), ddelta.data(), da.data(), db.data(), dc.data(), dd.data(), dh0.data()};
-  const char* error = rtf_selective_forward_cuda_f32(&shape, &in, y.data(), h_last.data(), kept.data(), nullptr);
+  const char* error =
+      rtf_selective_forward_cuda_f32(&shape, &in, y.data(), h_last.data(), kept.data(), rtf::emulation::stream());
   if (error != nullptr) return error;
   error = rtf_selective_backward_cuda_f32(&shape, &in, kept.data(), dy.data(), dh_last.data(), &out, scratch.data(),
-                                          nullptr);
+                                          rtf::emulation::stream());
   if (error != nullptr) return error;
   return finite(joined({&y, &h_last, &dx, &ddelta, &da, &db, &dc, &dd, &dh0})) ? nullptr : "not finite";
 }
@@ -50,9 +51,10 @@ const char* run(const RtfSequences& s, int seed) {
   const int64_t state = s.batch * s.units, all = s.frames * state;
   const List a(p, shape.constant ? s.units : all), b(p, all), h0(p, state), h(p, all), h_last(p, state), dh(p, all);
   const List da(p, shape.constant ? state : all), db(p, all), dh0(p, state);
-  const char* error = rtf_scan_forward_cuda_f32(&shape, a.at, b.at, h0.at, h.at, h_last.at, nullptr);
+  const char* error = rtf_scan_forward_cuda_f32(&shape, a.at, b.at, h0.at, h.at, h_last.at, rtf::emulation::stream());
   if (error != nullptr) return error;
-  return rtf_scan_backward_cuda_f32(&shape, a.at, h0.at, h.at, dh.at, h_last.at, da.at, db.at, dh0.at, nullptr);
+  return rtf_scan_backward_cuda_f32(&shape, a.at, h0.at, h.at, dh.at, h_last.at, da.at, db.at, dh0.at,
+                                    rtf::emulation::stream());
 }
 
 #endif

@@ -29,10 +29,11 @@ const char* run(const RtfSLstmShape& shape) {
     if (error != nullptr) return error;
     void* workspace = nullptr;  // aligned as on a GPU
     cudaMalloc(&workspace, static_cast<size_t>(bytes));
-    error = backward ? rtf_slstm_backward_cuda(&shape, RTF_FLOAT, exp_forget, r.data(), &initial, &between,
-                                               gates.data(), dh.data(), &from, dz.data(), &to, workspace, nullptr)
-                     : rtf_slstm_forward_cuda(&shape, RTF_FLOAT, exp_forget, z.data(), r.data(), &initial, &written,
-                                              gates.data(), &end, workspace, nullptr);
+    error = backward
+                ? rtf_slstm_backward_cuda(&shape, RTF_FLOAT, exp_forget, r.data(), &initial, &between, gates.data(),
+                                          dh.data(), &from, dz.data(), &to, workspace, rtf::emulation::stream())
+                : rtf_slstm_forward_cuda(&shape, RTF_FLOAT, exp_forget, z.data(), r.data(), &initial, &written,
+                                         gates.data(), &end, workspace, rtf::emulation::stream());
     cudaFree(workspace);
     if (error != nullptr) return error;
   }

@@ -11,7 +11,7 @@ int main() {
     const std::vector<int32_t> target = {0, static_cast<int32_t>(labels - 1), static_cast<int32_t>(labels / 2)};
     for (float* to : {gradient.data(), static_cast<float*>(nullptr), z.data()}) {
       const char* error = rtf_softmax_ce_cuda_f32(&shape, z.data(), bias.data(), target.data(), values.data(),
-                                                  errors.data(), to, nullptr);
+                                                  errors.data(), to, rtf::emulation::stream());
       if (error != nullptr) return std::printf("%ld labels: %s\n", long(labels), error), 1;
     }
     if (!finite(joined({&z, &gradient, &values, &errors}))) return std::puts("not finite"), 1;

@@ -34,8 +34,10 @@ int main() {
     Array scratch(rtf_update_cuda_scratch_size(rule, parameters.data(), count)), norm(1);
     Array parts(rtf_norm_of_all_cuda_scratch_size(sizes.data(), count));
     const char* errors[] = {
-        rtf_norm_of_all_cuda_f32(gradients.data(), sizes.data(), count, norm.data(), parts.data(), nullptr),
-        rtf_update_cuda_f32(rule, numbers.data(), factor.data(), parameters.data(), count, scratch.data(), nullptr),
+        rtf_norm_of_all_cuda_f32(gradients.data(), sizes.data(), count, norm.data(), parts.data(),
+                                 rtf::emulation::stream()),
+        rtf_update_cuda_f32(rule, numbers.data(), factor.data(), parameters.data(), count, scratch.data(),
+                            rtf::emulation::stream()),
         finite(norm) ? nullptr : "not finite",
     };
     for (const char* error : errors)

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tests.native.cuda.calls import ALONE, pointer, pointers
+from tests.native.cuda.calls import ALONE, IN_STREAM, pointer, pointers
 from tests.native.cuda.memory import HostMemory
 from tests.native.cuda.recurrences import FLOAT, Array, sequences
 
@@ -52,7 +52,7 @@ class SLstm:
         if self.on_gpu:
             function = getattr(self.library, "rtf_slstm_%s_cuda" % which)
             function.restype = ctypes.c_char_p
-            _raise_if(function(ctypes.byref(shape), numbers, int(exp_forget), *arguments, pointer(memory), None))
+            _raise_if(function(ctypes.byref(shape), numbers, int(exp_forget), *arguments, pointer(memory), IN_STREAM))
         else:
             function = getattr(self.library, "rtf_slstm_%s_f32" % which)
             given = [int(exp_forget), *arguments, pointer(memory), ctypes.byref(ALONE)]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.native.cuda.activate_calls import FUNCTIONS, Inputs, assert_same, computed
 from tests.native.cuda.build import build_emulated
-from tests.native.cuda.calls import ALONE, assert_same_bits, empty
+from tests.native.cuda.calls import ALONE, IN_STREAM, assert_same_bits, empty
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 
@@ -82,7 +82,7 @@ def test_gates(gpu, cpu, f, g, rows, width):
     rng = np.random.RandomState(1)
     x, dy = (rng.normal(0, 1, (rows, n)).astype("float32") for n in (2 * width, width))
     found = []
-    for library, side, last in ((gpu, "_cuda", None), (cpu, "", ctypes.byref(ALONE))):
+    for library, side, last in ((gpu, "_cuda", IN_STREAM), (cpu, "", ctypes.byref(ALONE))):
         y, dx = empty(rows, width), empty(rows, 2 * width)
         for name, arrays in (("gate", (x, y)), ("gate_grad", (x, dy, dx))):
             function = getattr(library, "rtf_%s%s_f32" % (name, side))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.native.cuda.build import build_emulated, copy_sources, replace
+from tests.native.cuda.calls import IN_STREAM
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
 
@@ -25,7 +26,7 @@ def best_labels_of(library):
         values, indices = np.full((rows, count), np.nan, "float32"), np.full((rows, count), -1, "int32")
         log_sums = np.full(rows, np.nan, "float32")
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, values, indices, log_sums)]
-        error = function(*map(ctypes.c_int64, (rows, labels, count)), *pointers, None)
+        error = function(*map(ctypes.c_int64, (rows, labels, count)), *pointers, IN_STREAM)
         assert error is None, error
         return values, indices, log_sums
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.native.cuda.build import build_emulated
-from tests.native.cuda.calls import assert_same_bits, empty, pointer
+from tests.native.cuda.calls import IN_STREAM, assert_same_bits, empty, pointer
 from tests.native.cuda.update_calls import MANY, NUMBERS, RULES, updated
 
 pytestmark = pytest.mark.slow  # compiles kernels for the emulator
@@ -63,6 +63,6 @@ def test_norm(gpu, sizes, bad):
     gpu.rtf_norm_of_all_cuda_scratch_size.restype = ctypes.c_int64
     gpu.rtf_norm_of_all_cuda_f32.restype = ctypes.c_char_p
     room, norm = empty(gpu.rtf_norm_of_all_cuda_scratch_size(counts, count)), empty(1)
-    assert gpu.rtf_norm_of_all_cuda_f32(pointers, counts, count, pointer(norm), pointer(room), None) is None
+    assert gpu.rtf_norm_of_all_cuda_f32(pointers, counts, count, pointer(norm), pointer(room), IN_STREAM) is None
     expected = np.sqrt(sum((x.astype("float64") ** 2).sum() for x in arrays))
     np.testing.assert_allclose(norm[0], expected, rtol=1e-6)

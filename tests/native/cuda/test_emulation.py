@@ -124,6 +124,14 @@ def test_writes_behind_shared_memory(kernels, seed):
     assert "wrote behind its shared memory" in call(kernels.test_reverse, x, y, 100, 128, 396, 1)
 
 
+@pytest.mark.parametrize("which", range(5), ids=["kernel", "copy", "zeros", "host function", "waiting"])
+def test_default_stream(kernels, which):
+    """It does not wait for TensorFlow's, nor that for it: on a GPU results would be wrong now and then."""
+    x, y = random(1), np.full(1, np.nan, "float32")
+    assert call(kernels.test_default_stream, x, y, which) == "work on another stream than that of the op"
+    assert np.isnan(y).all()
+
+
 def test_warps(kernels, seed):
     x, y = random(32), np.zeros((32, 11), "float32")
     assert call(kernels.test_warps, x, y) == ""

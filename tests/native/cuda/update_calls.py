@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tests.native.cuda.calls import ALONE, empty, pointer
+from tests.native.cuda.calls import ALONE, IN_STREAM, empty, pointer
 
 #: In the order of RtfRule.
 RULES = (
@@ -66,7 +66,7 @@ def updated(
         library.rtf_update_cuda_f32.restype = ctypes.c_char_p
         room = empty(library.rtf_update_cuda_scratch_size(number, *arguments))
         assert (
-            library.rtf_update_cuda_f32(number, pointer(given), pointer(factor), *arguments, pointer(room), None)
+            library.rtf_update_cuda_f32(number, pointer(given), pointer(factor), *arguments, pointer(room), IN_STREAM)
             is None
         )
     else:

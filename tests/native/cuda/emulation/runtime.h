@@ -18,6 +18,7 @@ enum cudaError_t {
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorNoDevice = 100,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorIllegalAddress = 700,
   cudaErrorLaunchFailure = 719,
   cudaErrorCooperativeLaunchTooLarge = 720,
@@ -44,6 +45,13 @@ namespace emulation {
 inline long setting(const char* name, long standard) {
   const char* value = getenv(name);
   return value != nullptr && *value != 0 ? atol(value) : standard;
+}
+
+// The stream of an op, in place of TensorFlow's. Work on the default one, which is null, would not wait for what the op
+// before has begun, so it is refused.
+inline cudaStream_t stream() { return reinterpret_cast<cudaStream_t>(0x100); }
+inline cudaError_t check_stream(cudaStream_t given) {
+  return given == stream() ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 
 // A Hopper GPU with fewer multiprocessors.
@@ -101,9 +109,11 @@ class Late {
 namespace detail {
 
 template <class... P, class... A>
-cudaError_t launch_any(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t, bool cooperative,
-                       A&&... args) {
+cudaError_t launch_any(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                       bool cooperative, A&&... args) {
   using namespace emulation;
+  const cudaError_t wrong = check_stream(stream);
+  if (wrong != cudaSuccess) return wrong;
   const size_t threads = size_t(block.x) * block.y * block.z, blocks = size_t(grid.x) * grid.y * grid.z;
   if (blocks == 0 || threads == 0 || threads > 1024 || block.z > 64) return cudaErrorInvalidConfiguration;
   if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) return cudaErrorInvalidConfiguration;
@@ -150,6 +160,7 @@ inline const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
     case cudaErrorIllegalAddress: return "memory of the host was changed or freed before a copy had read it";
+    case cudaErrorInvalidResourceHandle: return "work on another stream than that of the op";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorCooperativeLaunchTooLarge: return "too many blocks in cooperative launch";
     case cudaErrorLaunchFailure: return rtf::emulation::Machine::get().failure().c_str();
@@ -166,26 +177,36 @@ inline cudaError_t cudaGetDevice(int* device) {
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
   return *value = rtf::emulation::attribute(which), cudaSuccess;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return rtf::emulation::Late::get().finish(); }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const cudaError_t error = rtf::emulation::check_stream(stream);
+  return error == cudaSuccess ? rtf::emulation::Late::get().finish() : error;
+}
 inline cudaError_t cudaDeviceSynchronize() { return rtf::emulation::Late::get().finish(); }
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   if (bytes > 0) memmove(to, from, bytes);
   return rtf::emulation::Late::get().finish();
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t = nullptr) {
-  const cudaError_t error = cudaMemcpy(to, from, bytes, kind);
+                                   cudaStream_t stream = nullptr) {
+  cudaError_t error = rtf::emulation::check_stream(stream);
+  if (error == cudaSuccess) error = cudaMemcpy(to, from, bytes, kind);
+  if (error != cudaSuccess) return error;
   if (kind == cudaMemcpyHostToDevice) rtf::emulation::Late::get().copy(from, bytes);
   return error;
 }
-inline cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*function)(void*), void* argument) {
-  return rtf::emulation::Late::get().call(function, argument), cudaSuccess;
+inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
+  const cudaError_t error = rtf::emulation::check_stream(stream);
+  if (error == cudaSuccess) rtf::emulation::Late::get().call(function, argument);
+  return error;
 }
-inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) {
+inline cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   if (bytes > 0) memset(to, value, bytes);
   return cudaSuccess;
 }
-inline cudaError_t cudaMemset(void* to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes); }
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = nullptr) {
+  const cudaError_t error = rtf::emulation::check_stream(stream);
+  return error == cudaSuccess ? cudaMemset(to, value, bytes) : error;
+}
 template <class T>
 cudaError_t cudaMalloc(T** memory, size_t bytes) {
   void* got = nullptr;
