@@ -11,6 +11,7 @@ from returnn_tf.native import gru, gru_ops, library, lstm, lstm_ops
 from returnn_tf.native.comparison import compare_recurrence, compare_rounded_recurrence
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.scans import slstm
+from returnn_tf.native.sources import OPS
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -69,3 +70,19 @@ def test_the_library_at_hand_is_tested(name: str, module: Any, find: Any, monkey
     module.self_test(ops)
     rounds = getattr(library.c_functions(ops), "rtf_%s_rounds" % name)()
     assert "floats" in seen and seen.count("rounded") == rounds * seen.count("floats")
+
+
+@pytest.mark.parametrize("name", [name for name, _ in OPS.items()])
+def test_each_op_is_tested_before_it_can_be_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its file is new: its test knows it by what it is given alone."""
+    monkeypatch.setattr(library, "_loaded", {})
+    monkeypatch.setattr(library, "was_tested", lambda *_: False)
+    monkeypatch.setattr(library, "note_tested", lambda *_: None)
+    monkeypatch.setattr(library, "devices", lambda name: ["CPU:0"])
+    tested: list[Any] = []
+
+    def self_test(ops: Any) -> None:
+        tested.append(ops)
+        OPS[name].self_test(ops)
+
+    assert [library.load(name, self_test)] == tested

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from returnn_tf.native.errors import NativeOpError
-from returnn_tf.native.library import c_library, needed_op
+from returnn_tf.native.library import c_functions, needed_op
 from returnn_tf.native.shared_files import share_file
 from returnn_tf.native.sources import register_op
 
@@ -147,12 +147,11 @@ def ctc_library() -> ctypes.CDLL:
 
     :raises NativeOpError: see `ctc_ops`
     """
-    ctc_ops()
-    return _declared()
+    return _declared(ctc_ops())
 
 
-def _declared() -> ctypes.CDLL:
-    library = c_library("ctc_search")
+def _declared(ops: Any) -> ctypes.CDLL:
+    library = c_functions(ops)
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -382,12 +381,12 @@ def align(
     ),
     bindings=("ctc_search/word_scores_op.cc",),
 )
-def self_test(_: Any) -> None:
+def self_test(ops: Any) -> None:
     """Compare the sums of all label sequences of a few frames with those of all alignments.
 
     :raises NativeOpError: they differ
     """
-    library = _declared()
+    library = _declared(ops)
     frames, num_labels, blank = 4, 3, 1
     scores = np.random.RandomState(1).normal(0, 1, (frames, num_labels))
     scores = (scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))).astype("float32")
