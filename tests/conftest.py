@@ -92,12 +92,15 @@ path_around_modules = pytest.fixture(autouse=True, scope="module")(_path_of_modu
 
 @pytest.fixture(autouse=True)
 def log_of_the_package() -> Iterator[None]:
-    """Restore the log of the package: some tests configure it, or change its level while it is attached."""
-    library = logging.getLogger("returnn_tf")
-    before = library.handlers, library.level, library.propagate
+    """Have the log as importing networks leaves it, whatever other tests and fixtures of modules did with it."""
+    _reset_log()
     yield
+    _reset_log()
+
+
+def _reset_log() -> None:
     log.configure()
-    library.handlers, library.level, library.propagate = before
+    logging.getLogger("returnn_tf").propagate = True
 
 
 @pytest.fixture
