@@ -16,6 +16,8 @@ from returnn_tf.cli.data.durations import duration
 from returnn_tf.cli.data.info import histogram
 from returnn_tf.cli.main import main
 from returnn_tf.datasets import Dataset, HDFWriter
+from returnn_tf.datasets.core.registry import DATASETS
+from tests.registries import registered_here
 
 RECORDED = Path(__file__).parents[1] / "data" / "datasets" / "hdf"
 TASK = "{'class': 'Task12AXDataset', 'num_seqs': %d}"
@@ -213,10 +215,16 @@ def conversion_main(arguments: list[str]) -> int:
     return to_hdf.run(arguments)
 
 
+@pytest.fixture
+def config(tmp_path):
+    """Yield the path of a config which registers a dataset."""
+    with registered_here(DATASETS):
+        yield tmp_path / "stream.config"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["corpus", "stream"])
-def test_to_hdf_goes_on_after_an_interruption(kind, tmp_path, monkeypatch, capsys):
-    config = tmp_path / "stream.config"
+def test_to_hdf_goes_on_after_an_interruption(kind, config, tmp_path, monkeypatch, capsys):
     config.write_text(STREAM)
     target = str(tmp_path / "out.hdf")
     arguments = [TASK % 50 if kind == "corpus" else str(config), "--output", target, "--part", "16"]
@@ -246,9 +254,8 @@ def test_to_hdf_goes_on_after_an_interruption(kind, tmp_path, monkeypatch, capsy
         assert found == [("e%d-%d" % (epoch, i), [[i, i]] * (1 + i % 3)) for epoch, i in expected]
 
 
-def test_to_hdf_notices_changed_files_that_the_config_imports(tmp_path, monkeypatch, capsys):
+def test_to_hdf_notices_changed_files_that_the_config_imports(config, tmp_path, monkeypatch, capsys):
     (tmp_path / "helper_for_test.py").write_text("scale = 1\n")
-    config = tmp_path / "stream.config"
     config.write_text("#!rnn.py\nimport helper_for_test\n" + STREAM)
     arguments = [str(config), "--output", str(tmp_path / "out.hdf"), "--part", "16", "--processes", "1"]
     interrupted(monkeypatch, arguments, 2)

@@ -10,6 +10,7 @@ from returnn_tf.engine.learning_rate.schedule import SCHEDULES
 from returnn_tf.engine.update.optimizers import OPTIMIZERS
 from returnn_tf.graph.registry import LAYERS, LOSSES
 from returnn_tf.ops.cells import UNITS
+from tests.registries import registered_here
 
 CASES = {
     "datasets": (DATASETS, "HDF", ["files: list | str (required)", "Options of every dataset:", "window: int = 1"]),
@@ -78,10 +79,11 @@ def test_classes_of_a_config(command, name, tmp_path, capsys):
     """Listed and explained as those of the program."""
     path = tmp_path / "my.config"
     path.write_text(OWN)
-    assert main([command, str(path), name]) == 0
-    assert "own_size: int = 3" in capsys.readouterr().out
-    assert main([command, str(path)]) == 0
-    assert "  %s" % name in capsys.readouterr().out
+    with registered_here(LAYERS, LOSSES):
+        assert main([command, str(path), name]) == 0
+        assert "own_size: int = 3" in capsys.readouterr().out
+        assert main([command, str(path)]) == 0
+        assert "  %s" % name in capsys.readouterr().out
     assert main([command, str(tmp_path / "none.config"), name]) == 2
     assert "none.config" in capsys.readouterr().err
 
