@@ -92,6 +92,8 @@ def watching(between: Callable[[list[Any]], None], hosts: tuple[str, ...] = ("a"
             dog.leave()
         for dog in dogs:
             for link in dog._links.values():
+                with contextlib.suppress(OSError):  # the other end has done so
+                    link.shutdown(socket.SHUT_RDWR)  # else the threads go on to read
                 link.close()
 
 
