@@ -1,6 +1,6 @@
 """MDLSTM training on images: the native op and the same recurrence as a loop over anti-diagonals in plain TensorFlow.
 
-    python bench/mdlstm.py [--rounds N] [--rows digits,lines] [--threads N] [--cpu] [--plot mdlstm.png]
+    python bench/mdlstm.py [--rounds N] [--rows digits,lines] [--threads N] [--cpu] [--rounded] [--plot mdlstm.png]
 
 For each row forward and backward of the recurrence alone, and a whole step: projection of the input, four directions,
 their sum, gradients of all parameters, Adam. Images are ragged: 50 - 100 % of the height and width of the array. Each
@@ -40,23 +40,26 @@ HEADER = (
 )
 
 
-def measure(name: str, rounds: int, threads: int, by_cpu: bool) -> list[dict[str, float]]:
+def measure(name: str, rounds: int, threads: int, by_cpu: bool, with_rounded: bool) -> list[dict[str, float]]:
     """Measure a row: the recurrence, and the whole step.
 
+    :param with_rounded: also the native op with recurrent products of rounded factors
     :raises SystemExit: the forms differ
     """
 
     def worker(form: str, count: int) -> Worker:
         return Worker("%s, %s" % (name, form), sys.executable, "mdlstm_worker.py", [name, form], count, by_cpu)
 
-    workers = native, plain, single = worker("native", threads), worker("plain", threads), worker("native", 1)
+    workers = [worker("native", threads), worker("plain", threads), worker("native", 1)]
+    native, plain, single = workers
+    workers += [worker("rounded", threads)] if with_rounded else []
     peaks, results = [], []
     for what in STEPS:
         values = []
         for one in workers:
             one.run(what)
             values.append(one.last["result"])
-        if what == "recurrence" and not all(math.isclose(values[0], x, rel_tol=1e-3) for x in values):
+        if what == "recurrence" and not all(math.isclose(values[0], x, rel_tol=1e-3) for x in values[:3]):
             raise SystemExit("the forms differ in %s: %s" % (name, values))
         for _ in range(rounds):
             for one in workers:
@@ -69,6 +72,8 @@ def measure(name: str, rounds: int, threads: int, by_cpu: bool) -> list[dict[str
             "scaling": times[single] / times[native], "gflops": gflops, "share": gflops / float(np.median(peaks)),
             "native_mb": native.last["grown_mb"], "plain_mb": plain.last["grown_mb"],
         })  # fmt: skip
+        if with_rounded:
+            results[-1]["rounded"] = times[workers[3]] / times[native]
     for one in workers:
         one.close()
     return results
@@ -80,7 +85,7 @@ def line(name: str, what: str, result: dict[str, float]) -> list[Any]:
         name, STEPS[what], "%.1f" % (1e3 * result["native"]), "%.1f" % (1e3 * result["plain"]),
         "%.1f%s" % (result["ratio"], "" if result["ratio"] >= ASKED else " (too slow)"), "%.2f" % result["scaling"],
         "%.1f" % result["gflops"], "%.0f" % (100 * result["share"]), "%.0f" % result["native_mb"],
-        "%.0f" % result["plain_mb"],
+        "%.0f" % result["plain_mb"], *("%.2f" % result[key] for key in ("rounded",) if key in result),
     ]  # fmt: skip
 
 
@@ -91,12 +96,14 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS), help="which of: %(default)s")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: %(default)s")
     parser.add_argument("--cpu", action="store_true", help="count CPU seconds instead: for a machine with other load")
+    parser.add_argument("--rounded", action="store_true", help="also with recurrent factors rounded to bfloat16")
     parser.add_argument("--plot", help="a picture of the ratios")
     args = parser.parse_args()
     names = args.rows.split(",")
-    results = {name: measure(name, args.rounds, args.threads, args.cpu) for name in names}
+    results = {name: measure(name, args.rounds, args.threads, args.cpu, args.rounded) for name in names}
     print("medians of %d rounds, %d threads%s" % (args.rounds, args.threads, ", CPU time" if args.cpu else ""))
     header = [column % args.threads if "%d" in column else column for column in HEADER]
+    header += ["rounded / native"] if args.rounded else []
     print(table(header, [line(name, what, one) for name in names for what, one in zip(STEPS, results[name])]))
     if args.plot:
         ratios = {text: [results[name][i]["ratio"] for name in names] for i, text in enumerate(STEPS.values())}

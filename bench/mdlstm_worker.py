@@ -1,6 +1,6 @@
 """Steps of a row of ``bench/mdlstm.py``: forward and backward of the recurrence alone, and a whole training step.
 
-python bench/mdlstm_worker.py ROW native|plain
+python bench/mdlstm_worker.py ROW native|rounded|plain
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ def make_steps() -> dict[str, Callable[[], float]]:
     """Return both steps of the row and form that the command line names."""
     row, which = sys.argv[1:3]
     form: Form = mdlstm
-    if which == "native":
+    if which in ("native", "rounded"):
         ops = mdlstm_ops()
         if ops is None:
             raise SystemExit("the native op cannot be used here")
 
         def form(*inputs: Any) -> list[Any]:
-            return native_mdlstm(ops, *inputs)
+            return native_mdlstm(ops, *inputs, rounded=which == "rounded")
 
     problem = Problem(ROWS[row])
     return {"recurrence": problem.recurrence(form), "step": problem.step(form)}

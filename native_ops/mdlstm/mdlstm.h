@@ -44,13 +44,17 @@ typedef struct RtfMdLstmBackward {
   float* before;
 } RtfMdLstmBackward;
 
-// Floats of scratch memory that either pass needs.
-int64_t rtf_mdlstm_scratch_size(int64_t units, int64_t n_directions);
+// Whether the passes can round the factors of products with r to bfloat16, half to even: with AVX512-BF16.
+int rtf_mdlstm_rounds(void);
 
-// All directions in one call: threads share directions and images.
-void rtf_mdlstm_forward_f32(const RtfMdLstmShape* shape, int64_t n_directions, const RtfMdLstmForward* directions,
-                            float* scratch, const RtfThreads* threads);
+// Floats of scratch memory that either pass needs. rounded: as for the passes.
+int64_t rtf_mdlstm_scratch_size(int64_t units, int rounded, int64_t n_directions);
 
-void rtf_mdlstm_backward_f32(const RtfMdLstmShape* shape, int64_t n_directions, const RtfMdLstmBackward* directions,
-                             float* scratch, const RtfThreads* threads);
+// The passes: all directions in one call, as threads share directions and images. With rounded != 0, products with r
+// have rounded factors, and sums in float.
+void rtf_mdlstm_forward_f32(const RtfMdLstmShape* shape, int rounded, int64_t n_directions,
+                            const RtfMdLstmForward* directions, float* scratch, const RtfThreads* threads);
+
+void rtf_mdlstm_backward_f32(const RtfMdLstmShape* shape, int rounded, int64_t n_directions,
+                             const RtfMdLstmBackward* directions, float* scratch, const RtfThreads* threads);
 }

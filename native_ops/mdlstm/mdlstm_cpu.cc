@@ -1,28 +1,32 @@
 // The MDLSTM kernels for CPU. An anti-diagonal of all images of a task is one product with both packed recurrent
-// weights (common/packed_gemm.h), then one pass over the gates of each pixel (common/vector.h).
+// weights (pixel_product.h), then one pass over the gates of each pixel (common/vector.h).
 //
 // States are kept for two diagonals only, by row. There the pixel above and the one to the left are neighbours: for
 // pixel (i, d - i) the product reads the 2H contiguous floats from the slot of row i - 1 on, without gathering.
 #include <utility>
 #include <vector>
 
-#include "../common/packed_gemm.h"
 #include "../common/ragged.h"
 #include "../common/vector.h"
 #include "images.h"
 #include "mdlstm.h"
+#include "pixel_product.h"
 
 namespace rtf {
 namespace {
 
 constexpr int64_t kGates = 5;
 
+PixelWeights forward_weights(int64_t units, bool rounded) { return {2 * units, kGates * units, rounded}; }
+PixelWeights backward_weights(int64_t units, bool rounded) { return {kGates * units, 2 * units, rounded}; }
+
 // The recurrent weights of a direction, packed for either pass.
 struct PackedWeights {
   float* weights;
 
-  PackedWeights(Arena& arena, int64_t units)
-      : weights(arena.take(std::max(packed_size(2 * units, kGates * units), packed_size(kGates * units, 2 * units)))) {}
+  PackedWeights(Arena& arena, int64_t units, bool rounded)
+      : weights(arena.take(std::max(forward_weights(units, rounded).size(), backward_weights(units, rounded).size()))) {
+  }
 };
 
 int64_t n_slots(const std::vector<Image>& images) {
@@ -48,7 +52,7 @@ template <bool kStable>
 struct Forward {
   const RtfMdLstmShape& shape;
   const RtfMdLstmForward& io;
-  const float* packed;
+  PixelProduct product;
 
   // c_before: the states of the pixel above and of the one to the left; next: the pixel to prefetch.
   void cell(int64_t at, int64_t next, const float* c_before, float* h_state, float* c_state) const {
@@ -78,7 +82,7 @@ struct Forward {
         });
   }
 
-  void run(const std::vector<Image>& images) const {
+  void run(const std::vector<Image>& images) {
     const int64_t H = shape.units, width = kGates * H;
     const Direction direction{shape, io.flip_rows != 0, io.flip_columns != 0};
     // Slots that no diagonal has written yet are 0, the state outside the image: a diagonal ends at most one row below
@@ -101,7 +105,7 @@ struct Forward {
           outputs.push_back(io.gates + at);
         }
       }
-      multiply_add(inputs.data(), inputs.size(), 2 * H, packed, width, outputs.data());
+      product.add(inputs, outputs);
       for (const Image& image : images) {
         if (d >= image.n_diagonals()) continue;
         const Diagonal diagonal = image.diagonal(d);
@@ -125,7 +129,7 @@ template <bool kStable>
 struct Backward {
   const RtfMdLstmShape& shape;
   const RtfMdLstmBackward& io;
-  const float* packed;
+  PixelProduct product;
 
   // From the gradients of the state of a pixel (dh_state, dc_state) to those of its gate inputs and of the states of
   // the two previous pixels: dc_before has the pixel above, then the one to the left.
@@ -158,7 +162,7 @@ struct Backward {
         });
   }
 
-  void run(const std::vector<Image>& images) const {
+  void run(const std::vector<Image>& images) {
     const int64_t H = shape.units, width = kGates * H;
     const Direction direction{shape, io.flip_rows != 0, io.flip_columns != 0};
     States states(n_slots(images) * H);
@@ -191,7 +195,7 @@ struct Backward {
       }
       // Two rows of the result overlap, one for the pixel above and one for the pixel to the left; they are added in
       // order.
-      multiply_add(inputs.data(), inputs.size(), width, packed, 2 * H, outputs.data());
+      product.add(inputs, outputs);
     }
     for (const Image& image : images)
       for_padding(shape, image, [&](int64_t first, int64_t last) {
@@ -203,24 +207,25 @@ struct Backward {
 
 // Packs the weights of all directions, then runs Pass for each direction and share of the images.
 template <template <bool> class Pass, typename Io, typename Pack>
-void run_all(const RtfMdLstmShape& shape, int64_t n_directions, const Io* directions, float* scratch,
-             const RtfThreads& threads, const Pack& pack_direction) {
+void run_all(const RtfMdLstmShape& shape, const PixelWeights& weights, int64_t n_directions, const Io* directions,
+             float* scratch, const RtfThreads& threads, const Pack& pack_direction) {
   std::vector<const float*> packed(n_directions);
-  const int64_t size = size_of<PackedWeights>(shape.units);
+  const int64_t size = size_of<PackedWeights>(shape.units, weights.rounded);
   run_tasks(threads, n_directions, [&](int64_t k) {
     Arena arena(scratch, k, size);
-    float* weights = PackedWeights(arena, shape.units).weights;
-    pack_direction(directions[k].r, weights);
-    packed[k] = weights;
+    float* memory = PackedWeights(arena, shape.units, weights.rounded).weights;
+    pack_direction(directions[k].r, memory);
+    packed[k] = memory;
   });
   const ImageShares shares(shape, n_directions, threads.n_threads);
   run_tasks(threads, n_directions * shares.count(), [&](int64_t task) {
     const int64_t k = task % n_directions;
     const std::vector<Image> images = shares.share(task / n_directions);
+    const PixelProduct product(weights, packed[k]);
     if (shape.stable)
-      Pass<true>{shape, directions[k], packed[k]}.run(images);
+      Pass<true>{shape, directions[k], product}.run(images);
     else
-      Pass<false>{shape, directions[k], packed[k]}.run(images);
+      Pass<false>{shape, directions[k], product}.run(images);
   });
 }
 
@@ -229,24 +234,25 @@ void run_all(const RtfMdLstmShape& shape, int64_t n_directions, const Io* direct
 
 extern "C" {
 
-int64_t rtf_mdlstm_scratch_size(int64_t units, int64_t n_directions) {
-  return rtf::scratch_of(rtf::size_of<rtf::PackedWeights>(units), n_directions);
+int rtf_mdlstm_rounds(void) { return RTF_PAIRS; }
+
+int64_t rtf_mdlstm_scratch_size(int64_t units, int rounded, int64_t n_directions) {
+  return rtf::scratch_of(rtf::size_of<rtf::PackedWeights>(units, rounded != 0), n_directions);
 }
 
-void rtf_mdlstm_forward_f32(const RtfMdLstmShape* shape, int64_t n_directions, const RtfMdLstmForward* directions,
-                            float* scratch, const RtfThreads* threads) {
+void rtf_mdlstm_forward_f32(const RtfMdLstmShape* shape, int rounded, int64_t n_directions,
+                            const RtfMdLstmForward* directions, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
-  const int64_t depth = 2 * shape->units, width = kGates * shape->units;
-  run_all<Forward>(*shape, n_directions, directions, scratch, *threads,
-                   [&](const float* r, float* packed) { pack(r, depth, width, 0, n_panels(width), packed); });
+  const PixelWeights weights = forward_weights(shape->units, rounded);
+  run_all<Forward>(*shape, weights, n_directions, directions, scratch, *threads,
+                   [&](const float* r, float* packed) { weights.pack(r, packed); });
 }
 
-void rtf_mdlstm_backward_f32(const RtfMdLstmShape* shape, int64_t n_directions, const RtfMdLstmBackward* directions,
-                             float* scratch, const RtfThreads* threads) {
+void rtf_mdlstm_backward_f32(const RtfMdLstmShape* shape, int rounded, int64_t n_directions,
+                             const RtfMdLstmBackward* directions, float* scratch, const RtfThreads* threads) {
   using namespace rtf;
-  const int64_t columns = 2 * shape->units, depth = kGates * shape->units;
-  run_all<Backward>(*shape, n_directions, directions, scratch, *threads, [&](const float* r, float* packed) {
-    pack_transposed(r, depth, columns, 0, n_panels(columns), packed);
-  });
+  const PixelWeights weights = backward_weights(shape->units, rounded);
+  run_all<Backward>(*shape, weights, n_directions, directions, scratch, *threads,
+                    [&](const float* r, float* packed) { weights.pack_transposed(r, packed); });
 }
 }

@@ -13,12 +13,14 @@
 namespace rtf {
 namespace {
 
-// All lists have one entry per direction, D in total. T is float on CPU. Heights and widths are in host memory.
+// All lists have one entry per direction, D in total. T is float on CPU. Heights and widths are in host memory. If
+// rounded, the factors of products with the recurrent weights are, to bfloat16, in kernels for CPUs that can.
 REGISTER_OP("RtfMdLstm")
     .Attr("D: int >= 1")
     .Attr("flip_rows: list(bool)")
     .Attr("flip_columns: list(bool)")
     .Attr("stable: bool")
+    .Attr("rounded: bool = false")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
     .Input("z: D * T")        // [B, Y, X, 5H]: W x + b
     .Input("r: D * T")        // [2H, 5H]
@@ -49,6 +51,7 @@ REGISTER_OP("RtfMdLstmGrad")
     .Attr("flip_rows: list(bool)")
     .Attr("flip_columns: list(bool)")
     .Attr("stable: bool")
+    .Attr("rounded: bool = false")
     .Attr("T: {float, bfloat16, half} = DT_FLOAT")
     .Input("gates: D * T")
     .Input("r: D * T")
@@ -86,8 +89,11 @@ Status check_sizes(const char* what, const Tensor& sizes, int64_t batch, int64_t
 // What both ops have in common. Inputs: D arrays of the gates' size, D weights, the sizes.
 class MdLstmBase : public OpKernel {
  public:
-  explicit MdLstmBase(OpKernelConstruction* construction) : OpKernel(construction) {
-    read_attrs(construction, "flip_rows", &flip_rows, "flip_columns", &flip_columns, "stable", &stable_, "D", &count);
+  MdLstmBase(OpKernelConstruction* construction, bool can_round) : OpKernel(construction) {
+    read_attrs(construction, "flip_rows", &flip_rows, "flip_columns", &flip_columns, "stable", &stable_, "rounded",
+               &rounded, "D", &count);
+    OP_REQUIRES(construction, !rounded || can_round,
+                InvalidArgument("MDLSTM: this device can't round the factors of products to bfloat16"));
     OP_REQUIRES(construction,
                 static_cast<int>(flip_rows.size()) == count && static_cast<int>(flip_columns.size()) == count,
                 InvalidArgument("MDLSTM: flips are needed for each of the ", count, " directions"));
@@ -128,6 +134,7 @@ class MdLstmBase : public OpKernel {
 
   int count;
   std::vector<bool> flip_rows, flip_columns;
+  bool rounded;
 
  private:
   bool stable_;
@@ -148,22 +155,26 @@ struct Cpu {
   using Forward = RtfMdLstmForward;
   using Backward = RtfMdLstmBackward;
 
+  static bool rounds() { return rtf_mdlstm_rounds(); }
+
   template <class Kernel, class Io>
-  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Io>& directions,
-                    const Kernel& kernel) {
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, bool rounded,
+                    const std::vector<Io>& directions, const Kernel& kernel) {
     const int64_t count = directions.size();
     Tensor scratch;
-    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_mdlstm_scratch_size(shape.units, count), &scratch));
+    TF_RETURN_IF_ERROR(allocate_scratch(context, rtf_mdlstm_scratch_size(shape.units, rounded, count), &scratch));
     const RtfThreads threads = tf_threads(context);
-    kernel(&shape, count, directions.data(), floats(&scratch), &threads);
+    kernel(&shape, rounded, count, directions.data(), floats(&scratch), &threads);
     return OkStatus();
   }
 
-  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Forward>& directions) {
-    return run(context, shape, directions, rtf_mdlstm_forward_f32);
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, bool rounded,
+                    const std::vector<Forward>& directions) {
+    return run(context, shape, rounded, directions, rtf_mdlstm_forward_f32);
   }
-  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Backward>& directions) {
-    return run(context, shape, directions, rtf_mdlstm_backward_f32);
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, bool rounded,
+                    const std::vector<Backward>& directions) {
+    return run(context, shape, rounded, directions, rtf_mdlstm_backward_f32);
   }
 };
 
@@ -173,6 +184,8 @@ template <int kType>
 struct Gpu {
   using Forward = RtfMdLstmCudaForward;
   using Backward = RtfMdLstmCudaBackward;
+
+  static bool rounds() { return false; }
 
   template <class Kernel, class Io>
   static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Io>& directions,
@@ -189,10 +202,12 @@ struct Gpu {
     return OkStatus();
   }
 
-  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Forward>& directions) {
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, bool,
+                    const std::vector<Forward>& directions) {
     return run(context, shape, directions, false, rtf_mdlstm_forward_cuda);
   }
-  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, const std::vector<Backward>& directions) {
+  static Status run(OpKernelContext* context, const RtfMdLstmShape& shape, bool,
+                    const std::vector<Backward>& directions) {
     return run(context, shape, directions, true, rtf_mdlstm_backward_cuda);
   }
 };
@@ -201,7 +216,7 @@ struct Gpu {
 template <class Device>
 class MdLstmOp : public MdLstmBase {
  public:
-  using MdLstmBase::MdLstmBase;
+  explicit MdLstmOp(OpKernelConstruction* construction) : MdLstmBase(construction, Device::rounds()) {}
 
   void Compute(OpKernelContext* context) override {
     RtfMdLstmShape shape;
@@ -216,14 +231,14 @@ class MdLstmOp : public MdLstmBase {
       directions.push_back(
           {flip_rows[k], flip_columns[k], Memory{z}, Memory{r}, Memory{*h}, Memory{*c}, Memory{*gates}});
     }
-    OP_REQUIRES_OK(context, Device::run(context, shape, directions));
+    OP_REQUIRES_OK(context, Device::run(context, shape, rounded, directions));
   }
 };
 
 template <class Device>
 class MdLstmGradOp : public MdLstmBase {
  public:
-  using MdLstmBase::MdLstmBase;
+  explicit MdLstmGradOp(OpKernelConstruction* construction) : MdLstmBase(construction, Device::rounds()) {}
 
   void Compute(OpKernelContext* context) override {
     RtfMdLstmShape shape;
@@ -242,7 +257,7 @@ class MdLstmGradOp : public MdLstmBase {
       directions.push_back({flip_rows[k], flip_columns[k], Memory{r}, Memory{h}, Memory{c}, Memory{gates}, Memory{dh},
                             Memory{*dz}, Memory{*before}});
     }
-    OP_REQUIRES_OK(context, Device::run(context, shape, directions));
+    OP_REQUIRES_OK(context, Device::run(context, shape, rounded, directions));
   }
 };
 

@@ -54,13 +54,31 @@ def compare_rounded_recurrence(
 ) -> None:
     """Compare a recurrence that rounds the factors of its products to bfloat16; for arguments see `compare_recurrence`.
 
-    The formula is exact: results differ from it by up to 0.06, derivatives by up to 0.04 of the size of their terms.
-
     :param op: takes ``rounded``, too
     :raises NativeOpError: they differ
     """
-    name += " with products of rounded factors"
-    compare_recurrence(name, partial(op, rounded=True), formula, shapes, tolerance=0.2, slope_tolerance=0.1)
+    compare_recurrence(_of_rounded(name), partial(op, rounded=True), formula, shapes, **_ROUNDED)
+
+
+def compare_rounded(
+    name: str,
+    op: Callable[..., Sequence[tf.Tensor]],
+    formula: Callable[..., Arrays],
+    inputs: Arrays,
+) -> None:
+    """Compare an op that rounds the factors of its products to bfloat16; for arguments see `compare`.
+
+    :raises NativeOpError: they differ
+    """
+    compare(_of_rounded(name), op, formula, inputs, **_ROUNDED)
+
+
+#: The formula is exact: results differ from it by up to 0.06, derivatives by up to 0.04 of the size of their terms.
+_ROUNDED = {"tolerance": 0.2, "slope_tolerance": 0.1}
+
+
+def _of_rounded(name: str) -> str:
+    return name + " with products of rounded factors"
 
 
 def compare(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from returnn_tf.native.comparison import compare
-from returnn_tf.native.library import check_type, native_op
+from returnn_tf.native.comparison import compare, compare_rounded
+from returnn_tf.native.library import c_functions, check_type, native_op, runs_on_gpu
 from returnn_tf.native.sources import register_op
 from returnn_tf.native.weight_gradient import outer_sum
 from returnn_tf.util.custom_gradient import custom_gradient
@@ -31,6 +32,7 @@ def native_mdlstm(
     flips: Sequence[tuple[bool, bool]],
     *,
     stable: bool = True,
+    rounded: bool = False,
 ) -> list[tf.Tensor]:
     """Run all directions of an MDLSTM over images of different sizes; formula: ``native_ops/mdlstm/mdlstm.h``.
 
@@ -44,6 +46,8 @@ def native_mdlstm(
     :param widths: int32 [batch], at most ``width``
     :param flips: per direction, whether it starts at the last row, and at the last column
     :param stable: the stable cell, else two forget gates
+    :param rounded: round the factors of products with ``left`` and ``up``, and of those in the gradient, to bfloat16;
+        sums are float32. For float32 on a CPU with AVX512_BF16, see `returnn_tf.native.product.rounds`
     :return: per direction, h [batch, height, width, n], 0 in the padding
     :raises NativeOpError: there are no kernels for the type
     """
@@ -53,6 +57,7 @@ def native_mdlstm(
         "flip_rows": [bool(rows) for rows, _ in flips],
         "flip_columns": [bool(columns) for _, columns in flips],
         "stable": stable,
+        "rounded": rounded,
     }
 
     @custom_gradient
@@ -65,7 +70,7 @@ def native_mdlstm(
                 gates=out.gates, r=r, heights=heights, widths=widths, h=out.h, c=out.c, dh=dh, **attrs
             )
             # one product over all pixels; those in the padding are 0
-            return [*dz, *(outer_sum(x, d) for x, d in zip(before, dz))]
+            return [*dz, *(outer_sum(x, d, rounded=rounded) for x, d in zip(before, dz))]
 
         return list(out.h), gradient
 
@@ -94,8 +99,8 @@ def self_test(ops: Any) -> None:
     sizes = np.array([[4, 5], [2, 3], [0, 4]], "int32")
     inputs = [rng.normal(0, 0.5, s) for s in ((batch, height, width, 5 * n), (n, 5 * n), (n, 5 * n))]
 
-    def op(z: tf.Tensor, left: tf.Tensor, up: tf.Tensor) -> list[tf.Tensor]:
-        return native_mdlstm(ops, [z], [left], [up], sizes[:, 0], sizes[:, 1], [(True, False)])
+    def op(z: tf.Tensor, left: tf.Tensor, up: tf.Tensor, rounded: bool = False) -> list[tf.Tensor]:
+        return native_mdlstm(ops, [z], [left], [up], sizes[:, 0], sizes[:, 1], [(True, False)], rounded=rounded)
 
     def formula(z: NDArray[Any], left: NDArray[Any], up: NDArray[Any]) -> list[NDArray[Any]]:
         out = np.zeros((batch, height, width, n))
@@ -104,6 +109,8 @@ def self_test(ops: Any) -> None:
         return [out]
 
     compare("MDLSTM", op, formula, inputs)
+    if not runs_on_gpu("mdlstm") and c_functions(ops).rtf_mdlstm_rounds():
+        compare_rounded("MDLSTM", partial(op, rounded=True), formula, inputs)
 
 
 def _image(z: NDArray[Any], left: NDArray[Any], up: NDArray[Any]) -> NDArray[Any]:

@@ -59,6 +59,21 @@ NOT_USED: dict[str, Net] = {
 }  # fmt: skip
 
 
+#: op, name of its kernels, network
+RECURRENT: list[tuple[str, str, Net]] = [
+    *(
+        (unit, unit.capitalize(), {"x": {"class": "rec", "unit": unit, "n_out": 64, "from": "data"}})
+        for unit in ("lstm", "gru", "slstm")
+    ),
+    ("mdlstm", "MdLstm", {
+        "image": {"class": "split_dims", "axis": "F", "dims": (7, 10), "from": "data"},
+        "pixels": {"class": "mdlstm", "n_out": 20, "directions": 2, "from": "image"},
+        "x": {"class": "reduce", "mode": "mean", "axes": "dim:7", "from": "pixels"},
+    }),
+    ("mdlstm", "MdLstm", {"x": {"class": "twod_lstm", "n_out": 20, "from": ["data", "data"]}}),
+]  # fmt: skip
+
+
 def config_of(net: Net, **settings: Any) -> returnn_tf.Config:
     return returnn_tf.Config({
         "extern_data": {"data": {"dim": 70}, "classes": {"dim": 9, "sparse": True}},
@@ -122,15 +137,12 @@ def test_same_steps_in_bfloat16(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "unit, kinds",
-    [(unit, ("Rtf" + unit.capitalize(), "Rtf%sGrad" % unit.capitalize())) for unit in ("lstm", "gru", "slstm")],
-)
+@pytest.mark.parametrize("op, kernels, net", RECURRENT, ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize("settings", [{}, {"mixed_precision": "bfloat16"}], ids=str)
-def test_products_of_recurrences_are_rounded(unit: str, kinds: tuple[str, ...], settings: dict[str, Any]) -> None:
+def test_products_of_recurrences_are_rounded(op: str, kernels: str, net: Net, settings: dict[str, Any]) -> None:
     """With bfloat16, in training where the CPU multiplies pairs of such numbers; other graphs may run elsewhere."""
-    rounds = bool(settings) and product.rounds(unit, tf.float32, "bfloat16")
-    net = {"x": {"class": "rec", "unit": unit, "n_out": 64, "from": "data"}}
+    kinds = "Rtf" + kernels, "Rtf%sGrad" % kernels
+    rounds = bool(settings) and product.rounds(op, tf.float32, "bfloat16")
     config = config_of(net, **settings)
     trainer = returnn_tf.Trainer(returnn_tf.Network.from_config(config, train=True), config)
     trainer.step(FEED)

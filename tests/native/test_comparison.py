@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from returnn_tf.native import gru, gru_ops, library, lstm, lstm_ops
+from returnn_tf.native import gru, gru_ops, library, lstm, lstm_ops, mdlstm, mdlstm_ops
 from returnn_tf.native.comparison import compare_recurrence, compare_rounded_recurrence
 from returnn_tf.native.errors import NativeOpError
 from returnn_tf.native.scans import slstm
@@ -56,7 +56,12 @@ def test_errors_beyond_limits(compare: Any, error: float, factor: float, text: s
 
 @pytest.mark.parametrize(
     "name, module, find",
-    [("lstm", lstm, lstm_ops), ("gru", gru, gru_ops), ("slstm", slstm, slstm.slstm_ops)],
+    [
+        ("lstm", lstm, lstm_ops),
+        ("gru", gru, gru_ops),
+        ("slstm", slstm, slstm.slstm_ops),
+        ("mdlstm", mdlstm, lambda _: mdlstm_ops()),
+    ],
 )
 def test_the_library_at_hand_is_tested(name: str, module: Any, find: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the one that networks use: it may be for other machines, and none may be loaded."""
@@ -65,8 +70,9 @@ def test_the_library_at_hand_is_tested(name: str, module: Any, find: Any, monkey
     seen: list[str] = []
     monkeypatch.setattr(library, "_loaded", {})
     monkeypatch.setattr(module, "runs_on_gpu", lambda name: False)
-    monkeypatch.setattr(module, "compare_recurrence", lambda *_: seen.append("floats"))
-    monkeypatch.setattr(module, "compare_rounded_recurrence", lambda *_: seen.append("rounded"))
+    of = "" if name == "mdlstm" else "_recurrence"  # of images
+    monkeypatch.setattr(module, "compare" + of, lambda *_: seen.append("floats"))
+    monkeypatch.setattr(module, "compare_rounded" + of, lambda *_: seen.append("rounded"))
     module.self_test(ops)
     rounds = getattr(library.c_functions(ops), "rtf_%s_rounds" % name)()
     assert "floats" in seen and seen.count("rounded") == rounds * seen.count("floats")

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from returnn_tf.native import mdlstm_ops, native_mdlstm
+from returnn_tf.native.product import rounds
 from returnn_tf.ops.dense.mdlstm import mdlstm
 from returnn_tf.util.lazy_tf import tf
 from tests.native import mdlstm_cases as cases
+from tests.native.rounding import check_errors
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +68,40 @@ def test_as_in_plain_tensorflow(form, stable):
         np.testing.assert_allclose(one, other, atol=2e-4, rtol=2e-4)
 
 
-def test_images_do_not_depend_on_the_batch(form):
+@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize("size", [(2, 3, 4, 20), (3, 4, 5, 64), (1, 9, 2, 33)], ids=str)
+def test_products_of_rounded_factors(form, size, stable):
+    """Values and gradients are closer to those in float64 than the same loop of TensorFlow in bfloat16."""
+    if not rounds("mdlstm", tf.float32, "bfloat16"):
+        pytest.skip("recurrences are not rounded here")
+    arrays = cases.draw(*size, count=2)[0]
+    flips, sizes = cases.FLIPS[1:3], [tf.fill([size[0]], length) for length in size[1:3]]
+    weights = [np.random.RandomState(3).normal(0, 1, size) for _ in flips]
+
+    def call(form, *tensors):
+        return form(tensors[:2], tensors[2:4], tensors[4:], *sizes, flips, stable=stable)
+
+    native, plain = functools.partial(call, functools.partial(form, rounded=True)), functools.partial(call, mdlstm)
+    check_errors(native, plain, arrays, weights, by=len(arrays))
+
+
+def test_rounded_products_need_the_instructions(form):
+    """A kernel that can't round refuses the attribute, as do those for GPUs."""
+    arrays, heights, widths = cases.draw(2, 3, 4, 20)
+    rounding = functools.partial(form, rounded=True)
+    if rounds("mdlstm", tf.float32, "bfloat16"):
+        assert cases.run(rounding, arrays, heights, widths, cases.FLIPS[:1])[0].shape == (2, 3, 4, 20)
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match="MDLSTM: this device can't round the factors"):
+        cases.run(rounding, arrays, heights, widths, cases.FLIPS[:1])
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_images_do_not_depend_on_the_batch(form, rounded):
     """Bit for bit: how a batch is dealt out to threads and tiles changes no sum; nor does its padding."""
+    if rounded and not rounds("mdlstm", tf.float32, "bfloat16"):
+        pytest.skip("recurrences are not rounded here")
+    form = functools.partial(form, rounded=rounded)
     arrays, heights, widths = cases.draw(7, 6, 8, 20, count=2)
     flips = cases.FLIPS[1:3]
     together = cases.run(form, arrays, heights, widths, flips)
@@ -79,11 +113,12 @@ def test_images_do_not_depend_on_the_batch(form):
             np.testing.assert_array_equal(x, y[one, :height, :width])
 
 
-@pytest.mark.usefixtures("device")
-def test_nan_in_weights_is_seen(form):
+def test_nan_in_weights_is_seen(form, device):
     arrays, heights, widths = cases.draw(2, 3, 4, 20)
     arrays[1][3, 5] = np.nan
-    assert np.isnan(cases.run(form, arrays, heights, widths, cases.FLIPS[:1])[0].numpy()).any()
+    for rounded in {False, device.startswith("CPU") and rounds("mdlstm", tf.float32, "bfloat16")}:
+        rounding = functools.partial(form, rounded=rounded)
+        assert np.isnan(cases.run(rounding, arrays, heights, widths, cases.FLIPS[:1])[0].numpy()).any()
 
 
 BAD = [

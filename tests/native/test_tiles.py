@@ -16,7 +16,7 @@ def test_products(flags, unit, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["lstm", "gru", "slstm"])
+@pytest.mark.parametrize("name", ["lstm", "gru", "slstm", "mdlstm"])
 def test_recurrences(name, tmp_path):
     """The same bits for any number of threads, of floats and of rounded factors, which give nearly the same numbers."""
     check_driver(name, (*WITH_VECTORS_OF_TILES, *EMULATED_TILES), ("-O2", "-pthread"), tmp_path)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from returnn_tf.ops.dense.mdlstm import mdlstm
+from returnn_tf.ops.dense import mdlstm as module
+from returnn_tf.ops.dense.mdlstm import mdlstm, run_mdlstm
 from returnn_tf.util.lazy_tf import tf
 from tests.native.mdlstm_cases import FLIPS, SIZES, check_empty, check_padding, check_values_and_gradients
 from tests.tiers import usual
@@ -53,3 +54,32 @@ def test_two_forget_gates_grow_and_the_stable_cell_does_not():
     sizes = tf.constant([9])
     ends = [mdlstm([tf.constant(z)], [tf.zeros((1, 5))], [tf.zeros((1, 5))], sizes, sizes, [(False, False)], stable=s)[0][0, 8, 8, 0] for s in (True, False)]  # fmt: skip  # noqa: E501
     assert ends[1] > 0.999 and abs(ends[0]) < 0.1
+
+
+@pytest.mark.parametrize(
+    "types, train, low, expected",
+    [
+        (["float32"], True, "bfloat16", ("float32", True)),
+        (["float32"], False, "bfloat16", ("float32", False)),
+        (["float32"], True, None, ("float32", False)),
+        (["float32", "bfloat16", "float16"], True, "bfloat16", ("bfloat16", False)),  # on a GPU
+        (["float32", "bfloat16", "float16"], False, "float16", ("float16", False)),
+    ],
+)
+def test_types_of_the_native_op(types, train, low, expected, monkeypatch):
+    """By the types of its kernels, on a CPU that rounds the factors of products."""
+    seen = []
+
+    def native(ops, z, left, up, *rest, stable, rounded):
+        assert {x.dtype for x in (*left, *up)} == {z[0].dtype}
+        seen.append((z[0].dtype.name, rounded))
+        return mdlstm(z, left, up, *rest, stable=stable)
+
+    monkeypatch.setattr(module, "has_type", lambda name, dtype: dtype.name in types)
+    monkeypatch.setattr(module, "mdlstm_ops", lambda: "ops")
+    monkeypatch.setattr(module, "pays", lambda *_: True)
+    monkeypatch.setattr(module, "rounds", lambda name, dtype, low: dtype == tf.float32 and low == "bfloat16")
+    monkeypatch.setattr(module, "native_mdlstm", native)
+    arrays = [[tf.ones(shape)] for shape in ((1, 2, 2, 10), (2, 10), (2, 10))]
+    (h,) = run_mdlstm(*arrays, tf.constant([2]), tf.constant([2]), FLIPS[:1], train=train, product_dtype=low)
+    assert seen == [expected] and h.dtype == tf.float32

@@ -145,5 +145,7 @@ class MDLstmLayer(ConcatInputLayer, Planned[MDLstmPlan]):
             left.append(ctx.param(corner + "/V_h"))
             up.append(ctx.param(corner + "/V_v"))
         flips = [CORNERS[name] for name in self.plan.corners]
-        parts = run_mdlstm(z, left, up, rows, columns, flips, stable=self.stable)
+        parts = run_mdlstm(
+            z, left, up, rows, columns, flips, stable=self.stable, train=ctx.train, product_dtype=ctx.product_dtype
+        )
         return tf.ensure_shape(COMBINE[self.combine](parts), ctx.output.static_shape)

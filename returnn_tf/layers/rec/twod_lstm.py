@@ -157,7 +157,9 @@ class TwoDLstmLayer(Planned[TwoDLstmPlan]):
         weights = TwoDLstmWeights(ctx.param(self._prefix() + "V_h"), ctx.param(self._prefix() + "V_v"))
         lens = self._source_lens(ctx, tf.shape(z_source)[1])
         if self.plan.steps is not None:
-            y = pooled_grid(z_source, z_target, lens, weights, self.pooling)
+            y = pooled_grid(
+                z_source, z_target, lens, weights, self.pooling, train=ctx.train, product_dtype=ctx.product_dtype
+            )
             return tf.ensure_shape(y, ctx.output.static_shape)
         h, c = row(z_source, z_target, ctx.loop_state("h"), ctx.loop_state("c"), weights)
         for key, value in zip(_STATES, (h, c)):

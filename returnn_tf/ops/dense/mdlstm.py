@@ -17,15 +17,17 @@ independent: height + width - 1 steps instead of height * width (Voigtlaender et
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
 from returnn_tf.native.dispatch import form
 from returnn_tf.native.library import has_type
 from returnn_tf.native.mdlstm import mdlstm_ops, native_mdlstm
+from returnn_tf.native.product import rounds
 from returnn_tf.native.trials.measured import pays
 from returnn_tf.native.trials.trial import Case, Size, Trial, draw, in_type
+from returnn_tf.ops.mixed_precision import full, reduced
 from returnn_tf.util.lazy_tf import tf
 
 GATES = 5
@@ -146,17 +148,40 @@ def _straight(x: Any, height: Any, width: Any) -> Any:
     return tf.transpose(rows, [2, 3, 0, 1, 4])
 
 
-def mdlstm_ops_for(z: Any, left: Any) -> Any:
-    """Return the native ops if they have this type, and are used for this number of units.
+def mdlstm_ops_for(dtype: tf.DType, units: int) -> Any:
+    """Return the native ops if they have this type, and are used for this number of units."""
+    ops = has_type("mdlstm", dtype) and mdlstm_ops()
+    return ops if ops and pays(MDLSTM_TRIAL, units, dtype) else None
 
-    :param z: projected input of a direction [..., 5 n]
-    :param left: its weights for the pixel to the left [n, 5 n]
+
+def run_native_mdlstm(
+    ops: Any,
+    z: Sequence[Any],
+    left: Sequence[Any],
+    up: Sequence[Any],
+    heights: Any,
+    widths: Any,
+    flips: Sequence[Flips],
+    *,
+    stable: bool = True,
+    train: bool = False,
+    product_dtype: Optional[str] = None,
+) -> list[Any]:
+    """Run all directions by the native op; for arguments see `run_mdlstm`.
+
+    On a GPU the whole op is in the type of products. On a CPU that can, it rounds the factors of its products, but in
+    training only, as other graphs may run on other CPUs.
+
+    :param ops: what `mdlstm_ops_for` returned
     """
-    ops = has_type("mdlstm", z.dtype) and mdlstm_ops()
-    return ops if ops and pays(MDLSTM_TRIAL, left.shape[0], z.dtype) else None
+    if product_dtype is not None and mdlstm_ops_for(tf.as_dtype(product_dtype), left[0].shape[0]):
+        z, left, up = ([reduced(x, product_dtype) for x in arrays] for arrays in (z, left, up))
+    rounded = train and rounds("mdlstm", z[0].dtype, product_dtype)
+    result = native_mdlstm(ops, z, left, up, heights, widths, flips, stable=stable, rounded=rounded)
+    return [full(h, product_dtype) for h in result]
 
 
-@form(native_mdlstm, where=lambda z, left, *_, **__: mdlstm_ops_for(z[0], left[0]))
+@form(run_native_mdlstm, where=lambda z, left, *_, **__: mdlstm_ops_for(z[0].dtype, left[0].shape[0]))
 def run_mdlstm(
     z: Sequence[Any],
     left: Sequence[Any],
@@ -166,8 +191,14 @@ def run_mdlstm(
     flips: Sequence[Flips],
     *,
     stable: bool = True,
+    train: bool = False,
+    product_dtype: Optional[str] = None,
 ) -> list[Any]:
-    """Run all directions; the parameters are those of `mdlstm`."""
+    """Run all directions; the other parameters are those of `mdlstm`.
+
+    :param train: the graph is for training
+    :param product_dtype: type of recurrent products, as far as there are kernels for it; see `Semantics`
+    """
     return mdlstm(z, left, up, heights, widths, flips, stable=stable)
 
 

@@ -15,11 +15,10 @@ from the padding into valid cells, so only the pooling over the source has to kn
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from returnn_tf.native.dispatch import form
-from returnn_tf.native.mdlstm import native_mdlstm
-from returnn_tf.ops.dense.mdlstm import GATES, cell, mdlstm_ops_for
+from returnn_tf.ops.dense.mdlstm import GATES, cell, mdlstm_ops_for, run_native_mdlstm
 from returnn_tf.util.lazy_tf import tf
 
 
@@ -61,21 +60,36 @@ def row(z_source: Any, z_target: Any, h_up: Any, c_up: Any, weights: TwoDLstmWei
     return h_all.stack()[1:], c_all.stack()[1:]
 
 
-def _by_mdlstm(ops: Any, z_source: Any, z_target: Any, source_lens: Any, weights: TwoDLstmWeights, pooling: str) -> Any:
+def _by_mdlstm(
+    ops: Any, z_source: Any, z_target: Any, source_lens: Any, weights: TwoDLstmWeights, pooling: str, **options: Any
+) -> Any:
     z = whole_grid(z_source, z_target)
     rows = tf.fill([tf.shape(z)[0]], tf.shape(z)[1])
-    (h,) = native_mdlstm(ops, [z], [weights.left], [weights.up], rows, source_lens, [(False, False)])
+    (h,) = run_native_mdlstm(ops, [z], [weights.left], [weights.up], rows, source_lens, [(False, False)], **options)
     return pooled_image(h, source_lens, pooling)
 
 
-@form(_by_mdlstm, where=lambda z_source, _, __, weights, *___: mdlstm_ops_for(z_source, weights.left))
-def pooled_grid(z_source: Any, z_target: Any, source_lens: Any, weights: TwoDLstmWeights, pooling: str) -> Any:
+@form(
+    _by_mdlstm,
+    where=lambda z_source, _, __, weights, *___, **____: mdlstm_ops_for(z_source.dtype, weights.left.shape[0]),
+)
+def pooled_grid(
+    z_source: Any,
+    z_target: Any,
+    source_lens: Any,
+    weights: TwoDLstmWeights,
+    pooling: str,
+    *,
+    train: bool = False,
+    product_dtype: Optional[str] = None,
+) -> Any:
     """Compute the whole grid, pooled over the source, in a loop over anti-diagonals, whose cells are independent.
 
     :param z_source: projected source [source, batch, 5 n]
     :param z_target: projected target, with bias [target, batch, 5 n]
     :param source_lens: int [batch]
     :param pooling: a key of `POOLINGS`
+    :param train: the graph is for training, and ``product_dtype``: see `run_mdlstm`
     :return: [target, batch, n]
     """
     n = weights.left.shape[0]

@@ -14,6 +14,8 @@ from tests.native.cuda.memory import HostMemory
 
 _INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
 TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
+#: The argument of the CPU's kernels that leaves the factors of products in float.
+_UNROUNDED = 0
 
 
 def _struct(name: str, **fields: Any) -> Any:
@@ -137,7 +139,7 @@ class CpuRun(_Arrays):
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
         self._threads = Threads(RUN(self._run), None, threads)
         library.rtf_mdlstm_scratch_size.restype = _LONG
-        size = library.rtf_mdlstm_scratch_size(_LONG(self.shape.units), _LONG(self.count))
+        size = library.rtf_mdlstm_scratch_size(_LONG(self.shape.units), _UNROUNDED, _LONG(self.count))
         self._scratch = np.empty(size, "float32")
 
     def _run(self, _: Any, n_tasks: int, task: Any, arg: Any) -> None:
@@ -152,7 +154,7 @@ class CpuRun(_Arrays):
         self._call("rtf_mdlstm_backward_f32", BACKWARD)
 
     def _call(self, name: str, fields: dict[str, Optional[int]]) -> None:
-        arguments = (ctypes.byref(self.shape), _LONG(self.count), self.directions(fields))
+        arguments = (ctypes.byref(self.shape), _UNROUNDED, _LONG(self.count), self.directions(fields))
         function = getattr(self._library, name)
         function.restype = None
         function(*arguments, _POINTER(self._scratch.ctypes.data), ctypes.byref(self._threads))
