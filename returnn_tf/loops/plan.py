@@ -20,20 +20,18 @@ class InitialOutput:
     :param constant: a number for all entries
     :param param: node and name of the parameter for "var"
     :param node: a layer
-    :param apply: the layer x itself, to be computed on zeros, and its sources in the loop
     :param state: a function of the `EmitContext` that emits it
     """
 
     constant: Union[bool, int, float, str] = 0
     param: Optional[tuple[Node, str]] = None
     node: Optional[Node] = None
-    apply: Optional[Node] = None
     state: Optional[Callable[[EmitContext], Any]] = None
 
     @property
     def is_computed(self) -> bool:
         """Return whether layers of the loop have to be computed for it."""
-        return self.apply is not None or self.state is not None
+        return self.state is not None
 
     def emit(self, ctx: EmitContext, data: Data) -> Any:
         """Emit a tensor in the layout of ``data``."""
@@ -46,25 +44,9 @@ class InitialOutput:
             owner, name = self.param
             flat = tf.convert_to_tensor(ctx.lowering.params.variables[owner.params[name].name])
             value = tf.reshape(flat, [-1 if i == data.feature_axis else 1 for i in range(data.rank)])
-        elif self.apply is not None:
-            value = _on_zeros(ctx, self.apply)
         else:
             value = tf.cast(self.constant, data.dtype)
         return tf.broadcast_to(tf.cast(value, data.dtype), tf.stack(shape) if shape else [])
-
-
-def _on_zeros(ctx: EmitContext, node: Node) -> Any:
-    """Emit a layer of a step with zeros as its sources."""
-    inner = ctx.lowering.child()
-    inner.dims.masks = {}
-    for dim in node.output.dims:
-        if dim.is_loop:  # one step suffices
-            inner.dims.sizes[dim], inner.dims.lens[dim] = 1, tf.constant(1)
-    for source in node.deps:
-        shape = [inner.dims.get_size(d) for d in source.output.dims]
-        inner.values.outputs[source] = tf.zeros(tf.stack(shape) if shape else [], source.output.dtype)
-    value = node.layer.emit(EmitContext(node, inner))
-    return tf.squeeze(value, axis=node.output.loop_axes) if node.output.loop_axes else value
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -98,6 +98,29 @@ def test_result_does_not_depend_on_the_split(name: str) -> None:
         np.testing.assert_allclose(grad, inside.grads[param], rtol=1e-4, atol=1e-5, err_msg=param)
 
 
+@pytest.mark.parametrize("unit", ["gru", "lstm"])
+@pytest.mark.parametrize("move", [True, False])
+def test_first_output_of_a_cell_on_zeros(unit: str, move: bool) -> None:
+    """By "apply(0)" it is the one of a frame of zeros with the initial state, whatever the frames are."""
+    steps = {
+        "s": {"class": "rnn_cell", "unit": unit, "n_out": 3, "from": "data:source", "initial_output": "apply(0)"},
+        "output": {"class": "copy", "from": ["s", "prev:s"]},
+    }
+    net = Network.from_config(_config(steps, optimize_move_layers_out=move))
+    rng = np.random.RandomState(1)
+    net.set_param_values({name: rng.normal(size=p.shape).astype("float32") for name, p in net.params.items()})
+    feed = random_feed(net.extern_data)
+    feed["classes/size0"] = feed["data/size0"]
+    outs = []
+    for factor in (0, 1):
+        feed["data"][:, 0] *= factor
+        outs.append(net.run(feed, fetch=["loop"]).layers["loop"].value[:, 0])
+        feed = {**feed, "data": rng.normal(size=feed["data"].shape).astype("float32")}
+    assert np.all(outs[0][:, :3])
+    for out in outs:
+        np.testing.assert_allclose(out[:, 3:], outs[0][:, :3], rtol=1e-6)
+
+
 def _decoder(**choice: Any) -> Config:
     network = {
         "enc": {"class": "rec", "unit": "lstm", "n_out": 4, "from": "data"},

@@ -79,9 +79,7 @@ def _on_zeros(planner: NetworkPlanner, node: Node, state: Any) -> InitialOutput:
     if node.layer.starts_on_zeros:
         return InitialOutput(state=lambda ctx: state(type(ctx)(node, ctx.lowering)))
     inner = [other for other in planner.planned_nodes if other.path.startswith(node.path + "/")]
-    if not inner:
-        return InitialOutput(apply=node)
-    unit = UnitOnZeros([*inner, node], node, node.sources, None)
+    unit = UnitOnZeros([*inner, node], node, node.sources if inner else node.deps, None)
     return InitialOutput(state=lambda ctx: unit.emit(ctx, node.output.without_axes(node.output.loop_axes)))
 
 

@@ -38,6 +38,10 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         },
         3,
     ),
+    "first value on zeros": (
+        {"output": {**_LINEAR, "from": ["data:source", "prev:output"], "initial_output": "apply(0)"}},
+        1,
+    ),
     "lstm": ({"output": {**_CELL, "unit": "lstm"}}, 3),
     "peepholes": ({"output": {**_CELL, "unit": "LSTMBlock", "unit_opts": {"use_peepholes": True}}}, 3),
     "gru": ({"output": {**_CELL, "unit": "gru"}}, 4),
@@ -71,6 +75,16 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
             "output": {"class": "reduce", "mode": "mean", "axes": "T", "from": "all"},
         },
         0,
+    ),
+    "first value on zeros in an inner loop": (
+        {
+            "x": {**_LINEAR, "from": ["data:source", "prev:output"]},
+            "inner": {"class": "rec", "from": "base:enc", "unit": {
+                "output": {**_LINEAR, "from": ["data:source", "base:x", "prev:output"], "initial_output": "apply(0)"},
+            }},
+            "output": {"class": "reduce", "mode": "sum", "axes": "T", "from": "inner"},
+        },
+        2,
     ),
     "inner loop": (
         {
