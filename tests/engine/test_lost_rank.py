@@ -122,7 +122,8 @@ def test_gloo_waits_for_longer_than_the_watchdog(given: Any, expected: str, monk
     init = lambda: seen.append(os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"])  # noqa: E731
     fake = types.SimpleNamespace(init=init, **dict.fromkeys(("rank", "size", "local_rank", "local_size"), lambda: 0))
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", fake)  # type: ignore[arg-type]
-    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "3")
+    for name in ("HOROVOD_CYCLE_TIME", "HOROVOD_DISABLE_GROUP_FUSION"):  # restored afterwards
+        monkeypatch.setenv(name, "1")
     monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", given or "")
     if given is None:
         monkeypatch.delenv("HOROVOD_GLOO_TIMEOUT_SECONDS")
