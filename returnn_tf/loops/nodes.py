@@ -12,6 +12,7 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node
 from returnn_tf.loops.plan import InitialOutput
 from returnn_tf.ops.frames.shape import move_axis, to_layout
+from returnn_tf.ops.frames.windows import axis_slice
 from returnn_tf.tensor import Beam, Data, Dim, DimKind, batch_dim
 from returnn_tf.util.lazy_tf import tf
 
@@ -202,8 +203,8 @@ class ShiftLayer(Layer):
         x = self._with_checked_steps(x, axis, size)
         first = self._initial.emit(ctx, data.without_axes([axis]))
         first = tf.expand_dims(frame_before(ctx, data, axis, first, x), axis)
-        first = tf.gather(first, tf.range(tf.minimum(size, 1)), axis=axis)  # none if there are no steps
-        rest = tf.gather(x, tf.range(tf.maximum(size - 1, 0)), axis=axis)
+        first = axis_slice(first, axis, 0, tf.minimum(size, 1))  # none if there are no steps
+        rest = axis_slice(x, axis, 0, tf.maximum(size - 1, 0))
         return tf.concat([first, rest], axis=axis)
 
     def _with_checked_steps(self, x: Any, axis: int, size: Any) -> Any:

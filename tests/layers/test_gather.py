@@ -5,7 +5,7 @@ import pytest
 
 from returnn_tf.compiler.network import Network
 from returnn_tf.tensor import SpatialDim
-from tests.layers.nets import FEATURE, LENS, STATIC, TIME, config_of, fails, feed, gradient, output, run
+from tests.layers.nets import FEATURE, LENS, STATIC, TIME, config_of, fails, feed, gradient, net_of, output, run
 
 ROWS = np.arange(3)
 
@@ -227,3 +227,15 @@ def test_positions_of_ended_sequences_do_not_matter(search, gather):
     if not search:
         for b, frames in enumerate([[0, 1, 2, 3], [0], [0, 2]]):
             np.testing.assert_allclose(found.value[b, : len(frames)], arrays["data"][b, frames])
+
+
+def test_gradient_without_sequences():
+    """Of one frame of all sequences."""
+    network = {
+        "bias": {"class": "variable", "shape": [FEATURE]},
+        "x": {"class": "combine", "kind": "add", "from": ["data", "bias"]},
+        "output": {"class": "gather", "axis": "T", "position": 1, "from": "x", "loss": "as_is"},
+    }
+    arrays = {key: value[:0] for key, value in feed().items()}
+    found = net_of(network).run(arrays, with_grad=True)
+    assert found.layers["output"].value.shape == (0, 3) and not found.grads["bias/bias"].any()

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from returnn_tf.config import ConfigError
+from returnn_tf.native.portable import twice_differentiable_ops
 from returnn_tf.ops.cells import run_cell, unit_class
 from returnn_tf.ops.cells.lstm import lstm_loop
+from returnn_tf.ops.cells.registry import UNITS
 from returnn_tf.ops.cells.single_step import prepare_cell
 from returnn_tf.util.lazy_tf import tf
 from tests.ops import numpy_cells
+from tests.tiers import usual
 
 CASES = [
     ("nativelstm2", {}),
@@ -328,3 +331,38 @@ def test_initial_values():
 def test_errors(unit, kwargs, message):
     with pytest.raises(ConfigError, match=message):
         unit_class(unit, where="net/rec")(N, IN, where="net/rec", **kwargs)
+
+
+ALL_UNITS = sorted({cls.unit for _, cls in UNITS.items()})
+#: Those whose gradients are of one kind each: loops, scans of numbers and of matrices, the delta rule.
+OF_EACH_KIND = ["nativelstm2", "lru", "mamba2", "mlstm", "deltanet"]
+#: Options with which they have 4 units.
+SMALL = {"mamba2": {"headdim": 4}, "gla": {"key_ratio": 1.0, "num_heads": 2}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", usual(ALL_UNITS, OF_EACH_KIND))
+def test_second_derivatives(unit):
+    """Penalties on gradients differentiate them: against difference quotients in float64, in which they are exact.
+
+    In float32, these quotients are a few percent off, as is the norm of the gradient.
+    """
+    rng = np.random.RandomState(1)
+    cell = unit_class(unit)(4, 4, unit_opts=SMALL.get(unit, {}))
+    params = make_params(cell, rng)
+    inputs = [rng.normal(size=(5, 2, 4)), *params.values()]
+    weights = rng.normal(size=(5, 2, 4))
+
+    @tf.function(autograph=False)
+    def second(*inputs):
+        with twice_differentiable_ops():
+            out, _ = run_cell(cell, dict(zip(params, inputs[1:])), inputs[0], tf.constant([5, 2]))
+            grads = tf.gradients(tf.reduce_sum(tf.sin(out) * weights), inputs)
+            norm = tf.add_n([tf.reduce_sum(tf.square(grad)) for grad in grads])
+            return norm, tf.gradients(norm, inputs, unconnected_gradients="zero")
+
+    ways = [rng.normal(size=x.shape) for x in inputs]
+    slopes = second(*map(tf.constant, inputs))[1]
+    ends = [second(*(tf.constant(x + step * way) for x, way in zip(inputs, ways)))[0] for step in (1e-6, -1e-6)]
+    slope = sum((found.numpy() * way).sum() for found, way in zip(slopes, ways))
+    assert slope == pytest.approx((ends[0] - ends[1]).numpy() / 2e-6, rel=1e-5)

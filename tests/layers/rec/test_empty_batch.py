@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from returnn_tf.native.portable import portable_ops
-from tests.layers.nets import feed
+from tests.feeds import random_feed
+from tests.layers.nets import feed, net_of
 from tests.layers.rec.searching import frame_loop, free_loop, search_net
 
 LOOPS: dict[str, dict[str, Any]] = {
@@ -37,3 +38,18 @@ def test_no_sequences(name: str, portable: bool) -> None:
         layers = search_net(network).run(arrays).layers
     assert layers["output"].value.shape[0] == layers["best"].value.shape[0] == 0
     assert layers["output"].beam_scores.shape == (0, 3)
+
+
+@pytest.mark.parametrize("lens", [[], [0, 0]], ids=str)
+def test_training_without_labels(lens: list[int]) -> None:
+    """Labels are embedded for all steps before the loop, after one for the first step: there is none of these."""
+    unit = {
+        "emb": {"class": "linear", "activation": None, "n_out": 3, "from": "output", "initial_output": 0},
+        "s": {"class": "rnn_cell", "unit": "lstm", "n_out": 4, "from": "prev:emb"},
+        "p": {"class": "softmax", "from": ["s", "prev:emb"], "target": "labels", "loss": "ce"},
+        "output": {"class": "choice", "target": "labels", "beam_size": 3, "from": "p", "initial_output": 0},
+    }
+    net = net_of({"output": {"class": "rec", "from": [], "target": "labels", "unit": unit}}, train=True)
+    found = net.run(random_feed(net.extern_data, lengths=lens), with_grad=True)
+    assert found.losses["output/p"] == found.counts["output/p"] == 0
+    assert found.grads and not any(grad.any() for grad in found.grads.values())
