@@ -2,9 +2,11 @@
 
 import json
 import os
+import py_compile
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 
@@ -467,6 +469,52 @@ def test_classes_with_options():
         @registry.register("b")
         class B:
             size: int = option(3, help="a number")
+
+
+LAZY = {
+    "__init__": "",
+    "plain": "@register('one', 'two')\n@decorated\nclass First: pass\n@register()\nclass Second: pass\n",
+    "spread": "@register(\n    'five-a',\n    'six', size=(1, 2),\n)\ndef of_function(): pass\n",
+    "computed": "for name in ('seven', 'eight'): register(name)(type(name, (), {}))\n",
+    "deep/__init__": "",
+    "deep/inner": "@register('nine')\nclass Ninth: pass\n",
+    "other": "'register(ten)'\nTEN = 'ten'\n",
+}
+"""Modules of a package, without their first lines."""
+
+
+@pytest.mark.parametrize("with_sources", [True, False])
+@pytest.mark.parametrize(
+    "name, modules",
+    [("one", "plain"), ("Second", "plain"), ("five_a", "spread"), ("six", "spread"), ("two", "plain")]
+    + [("nine", "deep.inner"), ("seven", ""), ("ten", "")],
+)
+def test_a_name_imports_the_modules_that_have_it(tmp_path, monkeypatch, name, modules, with_sources):
+    """By their sources; all modules if they have none, or do not have the name: it is computed, or not there."""
+    things = Registry("thing", "rtf_lazy", key=lambda name: name.replace("-", "_"))
+    helpers = types.ModuleType("rtf_lazy_helpers")
+    helpers.register = lambda *names, **_: lambda cls: things.register(*(names or [cls.__name__]))(cls)
+    helpers.decorated = lambda cls: cls
+    monkeypatch.setitem(sys.modules, helpers.__name__, helpers)
+    monkeypatch.setattr(registry, "_ROOT", "rtf_lazy")  # not those of an extension, for which all names are looked up
+    for path, text in LAZY.items():
+        file = tmp_path / "rtf_lazy" / (path + ".py")
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text("from rtf_lazy_helpers import register, decorated\n" + text if text else "")
+        if not with_sources:
+            py_compile.compile(str(file), str(file) + "c")
+            file.unlink()
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert (things.find(name) is None) == (name == "ten")
+        prefix = "rtf_lazy."
+        imported = {module[len(prefix) :] for module in sys.modules if module.startswith(prefix)} - {"deep"}
+        everything = {"plain", "spread", "computed", "deep.inner", "other"}
+        assert imported == ({modules} if modules and with_sources else everything)
+        assert things.names() == sorted(["one", "two", "Second", "five-a", "six", "seven", "eight", "nine"])
+    finally:
+        for module in [module for module in sys.modules if module.partition(".")[0] == "rtf_lazy"]:
+            del sys.modules[module]
 
 
 THINGS = Registry("thing", "rtf", plugins="rtf.groups", key=lambda name: name.replace("-", "_"), module_per_entry=True)

@@ -1,8 +1,10 @@
 """Tables of classes, functions and records by name, filled on first use from a package and from plug-ins.
 
 An entry is a class or function with a decorator, in a module of the registry's package: adding one takes one new file
-and no other change. A plug-in is an installed package with an entry point in the group of the registry, e.g.
-``returnn_tf.layers``, that names a module which registers its entries on import.
+and no other change. Looking up a name imports the modules that have it at a decorator, by their sources: a run needs
+few of the layers and datasets. All modules are imported if that finds no entry, and to list the entries. A plug-in is
+an installed package with an entry point in the group of the registry, e.g. ``returnn_tf.layers``, that names a module
+which registers its entries on import.
 
 Two folders of this package, `ROOMS`, add to the registries in the same way. The rest does not import them and works
 without them. Each ``__init__`` has a table in place of the entry points of an installed package::
@@ -23,6 +25,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 import threading
 import types
@@ -35,6 +38,12 @@ E = TypeVar("E")
 C = TypeVar("C", bound=Callable[..., Any])
 _ROOT = __name__.partition(".")[0]
 
+#: A decorator that registers: the beginning of its arguments, and what it decorates.
+_REGISTERED = re.compile(
+    r"^@[\w.]*register\w*\((?P<arguments>[^)]*)\).*?^(?:class|def) (?P<name>\w+)", re.MULTILINE | re.DOTALL
+)
+_QUOTED = re.compile("[\"']([^\"']+)[\"']")
+
 #: Folders of this package that may be missing, with the other programs that they are for.
 ROOMS: Mapping[str, str] = {_ROOT + ".compat": "RETURNN", _ROOT + ".rasr": "RASR"}
 
@@ -43,7 +52,7 @@ class Registry(Generic[E]):
     """Entries by the names that configs or the command line use.
 
     :param what: the noun for an entry in errors, e.g. "layer class"
-    :param package: its modules are imported when a name is first looked up
+    :param package: its modules are imported when names of theirs are looked up
     :param plugins: group of the entry points of plug-ins
     :param key: maps names that mean the same to one, e.g. `str.lower`
     :param module_per_entry: each entry is in the module of its name, so that looking it up imports no other
@@ -115,6 +124,9 @@ class Registry(Generic[E]):
         key = self._key(name)
         if key not in self._entries and self._module_per_entry:
             self._import_module_of(key)
+        if key not in self._entries and not self._is_package_loaded:
+            for module in self._modules.get(key, ()):
+                importlib.import_module(module)
         if key not in self._entries:
             self.load()
         return self._entries.get(key)
@@ -202,6 +214,17 @@ class Registry(Generic[E]):
                 importlib.import_module(module.name)
             self._is_package_loaded = True
 
+    @functools.cached_property
+    def _modules(self) -> dict[str, list[str]]:
+        """Names of the modules whose source has a key at a decorator, by key; those without source are left out."""
+        found: dict[str, list[str]] = {}
+        package = importlib.import_module(self._package)
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            for match in _REGISTERED.finditer(_source_of(module)):
+                for name in (*_QUOTED.findall(match["arguments"]), match["name"]):
+                    found.setdefault(self._key(name), []).append(module.name)
+        return found
+
     def _import_module_of(self, key: str) -> None:
         """Import the module of an entry: that of its name in the package, else the one that a room names."""
         module = "%s.%s" % (self._package, key)
@@ -230,6 +253,13 @@ class OptionClasses(Registry[Any]):
             raise OptionError("%s %r (%s): give it a docstring." % (self.what, names[0], entry.__qualname__))
         super().add(entry, *names, owner=owner)
         entry.class_name = names[0]
+
+
+def _source_of(module: pkgutil.ModuleInfo) -> str:
+    """Return the source of a module without importing it, or "" if it is installed without."""
+    spec = module.module_finder.find_spec(module.name, None)
+    source = getattr(spec and spec.loader, "get_source", lambda _: None)(module.name)
+    return source or ""
 
 
 @functools.cache
