@@ -323,6 +323,10 @@ def test_frames_in_axes_of_another_layer(axis: int) -> None:
     no_frames = {"class": "reduce", "mode": "mean", "axis": "T", "from": "data"}
     with pytest.raises(ConfigError, match="declare_same_sizes_as: layer 'mean' has no time axis"):
         planned({"mean": no_frames, "output": {**layer, "declare_same_sizes_as": {axis: "mean"}}})
+    with pytest.raises(ConfigError, match="declare_same_sizes_as must be a dict"):
+        planned({"output": {**layer, "declare_same_sizes_as": "data"}})
+    with pytest.raises(ConfigError, match="out_dims has 1 dims for 2 axes"):
+        planned({"output": {**layer, "out_dims": [SpatialDim("a")]}})
 
 
 @pytest.mark.parametrize("part", [FEAT, SpatialDim("part", 4)])

@@ -121,6 +121,8 @@ WRONG = [
     ({**LAYER, "batch_norm": {"epsilon": -1e-3}}, "option 'epsilon' must be at least 0, got -0.001."),
     ({"class": "layer_norm", "epsilon": -1, "from": "data"}, "option 'epsilon' must be at least 0, got -1."),
     ({"class": "norm", "axis": "F", "epsilon": -1, "from": "data"}, "option 'epsilon' must be at least 0, got -1."),
+    ({"class": "range", "limit": float("inf"), "from": []}, "option 'limit' must be finite, got inf."),
+    ({"class": "range", "limit": 3, "delta": float("nan"), "from": []}, "option 'delta' must be finite, got nan."),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from returnn_tf.config.options import option
+from returnn_tf.config.options import finite, option
 from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import AxisOption, Layer, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
@@ -35,9 +35,9 @@ class RangeLayer(Layer):
     """
 
     needs_sources = False
-    limit: Union[int, float] = option(help="end of the range (exclusive)")
-    start: Union[int, float] = option(0, help="the first number")
-    delta: Union[int, float] = option(1, help="difference between neighbours")
+    limit: Union[int, float] = option(help="end of the range (exclusive)", check=finite)
+    start: Union[int, float] = option(0, help="the first number", check=finite)
+    delta: Union[int, float] = option(1, help="difference between neighbours", check=finite)
     dtype: Optional[str] = option(
         None, choices=(None, *NUMERIC_DTYPES), help="int32 by default, float32 if one of the numbers is a float"
     )

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from returnn_tf.config.options import LayerRef, option
 from returnn_tf.graph.emit_context import EmitContext
-from returnn_tf.graph.layer import AxisOption, Planned
+from returnn_tf.graph.layer import AxisOption, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.option_types import Axis
 from returnn_tf.graph.plan_context import PlanContext
@@ -207,6 +207,12 @@ class UnflattenNdLayer(ConcatInputLayer, Planned[UnflattenNdPlan]):
         other = sizes.dims[1 - sizes.batch_axis]
         if other.size not in (None, self.num_axes):
             raise ctx.error("num_axes is %d, but sizes is %s." % (self.num_axes, sizes))
+        if self.out_dims is not None and len(self.out_dims) != self.num_axes:
+            raise ctx.error(
+                "out_dims has %d dims for %d axes. Give one for each." % (len(self.out_dims), self.num_axes)
+            )
+        if isinstance(self.declare_same_sizes_as, Node):
+            raise ctx.error("declare_same_sizes_as must be a dict {index of a new axis: layer}.")
         new_dims = [self._new_dim(ctx, i) for i in range(self.num_axes)]
         rest = data.without_axes([data.batch_axis, in_axis])
         for i, dim in reversed(list(enumerate(new_dims))):
