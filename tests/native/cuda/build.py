@@ -25,6 +25,7 @@ _EMULATION = (
     "-x", "c++", "-std=c++17", "-O1", "-g1", "-DRTF_CUDA_EMULATION=1", "-Wall", "-Werror", "-Wno-unknown-pragmas",
     "-Wno-unused-function", "-fno-gnu-unique", "-I", HERE, "-I", SOURCES,
 )  # fmt: skip
+_ALIGNMENT = "-fsanitize=alignment"  # emulation/alignment.h tells it; the sanitizers have it, too
 SANITIZERS = ("address,undefined", "thread")
 _built: dict[tuple[str, ...], str] = {}
 _folder = tempfile.TemporaryDirectory(prefix="rtf-emulated-")
@@ -41,7 +42,9 @@ def emulated(source: str, *flags: str, program: bool = False) -> str:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no g++")
-    command = [compiler, *_EMULATION, *flags, *([] if program else ["-shared", "-fPIC"])]
+    aligned = source.endswith(".cu") and not any(flag.startswith("-fsanitize=") for flag in flags)
+    checks = [_ALIGNMENT] if aligned else []
+    command = [compiler, *_EMULATION, *checks, *flags, *([] if program else ["-shared", "-fPIC"])]
     path = os.path.join(SOURCES, source)
     key = (*command, path)
     if key not in _built:

@@ -11,6 +11,7 @@
 // What is not here: the caches (a plain load after a barrier is always fresh), registers per thread, time.
 #pragma once
 
+#include "emulation/alignment.h"
 #include "emulation/machine.h"
 #include "emulation/runtime.h"
 #include "emulation/tensor_cores.h"

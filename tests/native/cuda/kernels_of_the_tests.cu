@@ -153,6 +153,12 @@ __global__ void copy(const float* x, float* y, int n) {
   }
 }
 
+// y = the first and the last number of a vector.
+__global__ void read_vector(const float* x, float* y) {
+  const float4 four = *reinterpret_cast<const float4*>(x);
+  *reinterpret_cast<float2*>(y) = make_float2(four.x, four.w);
+}
+
 // A histogram, and the largest number, by atomics of several blocks.
 __global__ void count(const int* x, int* counts, int* most, int n) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
@@ -237,6 +243,10 @@ const char* test_product(int which, const float* a, const float* b, float* d) {
 
 const char* test_copy(const float* x, float* y, int n, int threads, int wait) {
   return text(launch(wait ? copy<true> : copy<false>, 1, threads, 2 * threads * 16, kStream, x, y, n));
+}
+
+const char* test_vector(const float* x, float* y, int x_from, int y_from) {
+  return text(launch(read_vector, 1, 1, 0, kStream, x + x_from, y + y_from));
 }
 
 const char* test_far_places(int side, int stride, int slot, int64_t* places) {

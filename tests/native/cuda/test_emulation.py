@@ -124,6 +124,21 @@ def test_writes_behind_shared_memory(kernels, seed):
     assert "wrote behind its shared memory" in call(kernels.test_reverse, x, y, 100, 128, 396, 1)
 
 
+@pytest.mark.parametrize("x_from, y_from, told", [(4, 2, ""), (2, 0, "float4"), (0, 1, "float2")])
+def test_alignment(kernels, x_from, y_from, told):
+    """On a GPU it is an error, where a CPU reads the vector or, with some instructions, ends the program."""
+    x, y = np.zeros(12, "float32"), np.zeros(8, "float32")
+    x, y = (a[-a.ctypes.data % 16 // 4 :] for a in (x, y))  # from a multiple of 16 on
+    x[:] = np.arange(len(x))
+    message = call(kernels.test_vector, x, y, x_from, y_from)
+    if not told:
+        assert message == "" and y[y_from : y_from + 2].tolist() == [x_from, x_from + 3]
+        return
+    size = {"float4": 16, "float2": 8}[told]
+    assert message.startswith("access to ") and told in message.partition(" at ")[0]
+    assert "kernels_of_the_tests.cu:" in message and "the address is no multiple of %d" % size in message
+
+
 @pytest.mark.parametrize("which", range(5), ids=["kernel", "copy", "zeros", "host function", "waiting"])
 def test_default_stream(kernels, which):
     """It does not wait for TensorFlow's, nor that for it: on a GPU results would be wrong now and then."""
