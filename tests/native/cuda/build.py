@@ -93,21 +93,9 @@ def compile_for_gpu(source: str, arch: str, *flags: str) -> str:
     nvcc: Optional[str] = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:
         pytest.skip("there is no nvcc")
-    command = [
-        nvcc,
-        "-O3",
-        "-std=c++17",
-        "-arch=" + arch,
-        "-Xcompiler",
-        "-fPIC",
-        "-Xptxas",
-        "-v",
-        "-I",
-        SOURCES,
-        *flags,
-    ]
-    path = os.path.join(SOURCES, source)
-    return text_cached([*command, path], partial(_says, command, path), [SOURCES, HERE])
+    command = [nvcc, "-O3", "-std=c++17", "-arch=" + arch, "-Xcompiler", "-fPIC", "-Xptxas", "-v", *flags]
+    says = partial(_says, [*command, "-I", SOURCES], os.path.join(SOURCES, source))
+    return text_cached([*command, source], says, [SOURCES, HERE])  # one text for all checkouts
 
 
 def check_without_spills(source: str, arch: str) -> None:
