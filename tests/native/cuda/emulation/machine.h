@@ -144,6 +144,7 @@ class Machine {
     if (!failure_.empty())  // some fibers did not end: nobody else can have their stacks
       for (auto& stack : stacks_) (void)stack.release();
     if (!failure_.empty()) stacks_.clear();
+    if (stacks_.size() > kKeptStacks) stacks_.resize(kKeptStacks);
     self_ = nullptr;
     return failure_.empty();
   }
@@ -201,6 +202,8 @@ class Machine {
 
  private:
   static constexpr size_t kStackBytes = 256 * 1024;
+  // Between launches: each takes two of the 65 530 mappings that Linux lets a process have, which loads many libraries.
+  static constexpr size_t kKeptStacks = 1024;
 
   void add_block(uint3 index, dim3 shape, size_t shared_bytes) {
     blocks_.emplace_back(new Block);
