@@ -25,6 +25,14 @@ def test_entries_that_are_not_written_are_zeros(size, written, static):
     np.testing.assert_array_equal(value[written:], 0)
 
 
+@pytest.mark.parametrize("size", [0, 2])
+def test_without_a_graph(size):
+    array = tf.TensorArray(tf.float32, size, element_shape=[None, 2])
+    for index in range(size):
+        array = array.write(index, tf.ones([4, 2]))
+    np.testing.assert_array_equal(stacked(array, [tf.constant(4), 2]), np.ones([size, 4, 2]))
+
+
 def test_scalars_and_unknown_sizes():
     @tf.function(autograph=False)
     def run(shape, value):

@@ -16,7 +16,8 @@ def stacked(array: tf.TensorArray, shape: Sequence[Any]) -> tf.Tensor:
     :return: [entries, *shape]
     """
     if array.flow.dtype != tf.variant:  # eager, or loops made of TensorFlow 1's ops
-        return array.stack()
+        x = array.stack()
+        return tf.reshape(x, [0, *shape]) if tf.executing_eagerly() and not len(x) else x
     x = tf.raw_ops.TensorListStack(
         input_handle=array.flow,
         element_shape=tf.convert_to_tensor(list(shape), tf.int32),
