@@ -1,4 +1,4 @@
-"""The recurrences of the native ops, written down in numpy with float64, frame by frame and sequence by sequence."""
+"""The recurrences of the native ops, written down in numpy with float64, frame by frame."""
 
 import numpy as np
 
@@ -10,29 +10,28 @@ def sigmoid(x):
 def lstm(z, w_re, c0, h0, lengths, reverse=False):
     """Return h [T, B, H], last c and h [B, H] for z [T, B, 4H]; see returnn_tf.native.lstm.native_lstm."""
     n_frames, batch, width = z.shape
-    n = width // 4
-    out, c_last, h_last = np.zeros((n_frames, batch, n)), c0.astype("float64"), h0.astype("float64")
-    for b in range(batch):
-        frames = range(lengths[b])
-        for t in reversed(frames) if reverse else frames:
-            j, i, f, o = np.split(z[t, b].astype("float64") + h_last[b] @ w_re, 4)
-            c_last[b] = sigmoid(f) * c_last[b] + sigmoid(i) * np.tanh(j)
-            h_last[b] = out[t, b] = sigmoid(o) * np.tanh(c_last[b])
-    return out, c_last, h_last
+    out, c, h = np.zeros((n_frames, batch, width // 4)), c0.astype("float64"), h0.astype("float64")
+    for t in range(n_frames)[:: -1 if reverse else 1]:
+        there = (t < lengths)[:, None]
+        j, i, f, o = np.split(z[t].astype("float64") + h @ w_re, 4, axis=1)
+        c = np.where(there, sigmoid(f) * c + sigmoid(i) * np.tanh(j), c)
+        h = np.where(there, sigmoid(o) * np.tanh(c), h)
+        out[t] = np.where(there, h, 0)
+    return out, c, h
 
 
 def gru(z, w_gates, w_candidate, h0, lengths, reverse=False):
     """Return h [T, B, H] and last h [B, H] for z [T, B, 3H]; see returnn_tf.native.gru.native_gru."""
     n_frames, batch, width = z.shape
     n = width // 3
-    out, h_last = np.zeros((n_frames, batch, n)), h0.astype("float64")
-    for b in range(batch):
-        frames = range(lengths[b])
-        for t in reversed(frames) if reverse else frames:
-            r, u = np.split(sigmoid(z[t, b, : 2 * n].astype("float64") + h_last[b] @ w_gates), 2)
-            c = np.tanh(z[t, b, 2 * n :] + (r * h_last[b]) @ w_candidate)
-            h_last[b] = out[t, b] = u * h_last[b] + (1 - u) * c
-    return out, h_last
+    out, h = np.zeros((n_frames, batch, n)), h0.astype("float64")
+    for t in range(n_frames)[:: -1 if reverse else 1]:
+        there = (t < lengths)[:, None]
+        r, u = np.split(sigmoid(z[t, :, : 2 * n].astype("float64") + h @ w_gates), 2, axis=1)
+        c = np.tanh(z[t, :, 2 * n :] + (r * h) @ w_candidate)
+        h = np.where(there, u * h + (1 - u) * c, h)
+        out[t] = np.where(there, h, 0)
+    return out, h
 
 
 def mdlstm(z, left, up, heights, widths, flips, stable=True):
