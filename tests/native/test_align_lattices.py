@@ -1,5 +1,7 @@
 """Native acceptors and transducers: against numpy in float64, numeric gradients, the plain form."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -21,17 +23,26 @@ def ops():
     return found
 
 
-def with_gradient(function, x):
-    """As in a network: traced, of shapes that are not known."""
+@functools.cache
+def traced_transducer(device, native, **options):
+    """Return a function of scores, lengths, labels and their lengths: losses and their gradient, traced once.
 
-    @tf.function(input_signature=[tf.TensorSpec([None] * x.ndim)])
-    def run(x):
+    As in a network, no size is known.
+
+    :param device: the one on which it is traced, for the cache
+    """
+    function = functools.partial(native_transducer, align_ops()) if native else transducer_loss
+
+    signature = [tf.TensorSpec([None] * rank, kind) for rank, kind in zip((4, 1, 2, 1), ("float32", *3 * ["int32"]))]
+
+    @tf.function(input_signature=signature)
+    def run(scores, *others):
         with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = function(x)
-        return loss, tape.gradient(loss, x)
+            tape.watch(scores)
+            loss = function(scores, *others, **options)
+        return loss, tape.gradient(loss, scores)
 
-    return [result.numpy() for result in run(x)]
+    return lambda *inputs: [result.numpy() for result in run(*inputs)]
 
 
 def draw_transducer(batch, frames, n_labels, classes, seed=1):
@@ -45,17 +56,16 @@ def draw_transducer(batch, frames, n_labels, classes, seed=1):
     return scores, lens, rng.randint(1, classes, (batch, n_labels)).astype("int32"), label_lens
 
 
-@pytest.mark.usefixtures("device")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("label_takes_frame", [False, True])
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_transducer(ops, size, normalized, label_takes_frame):
+def test_transducer(ops, device, size, normalized, label_takes_frame):
     """Native and plain form: the values of numpy in float64, and their slopes."""
     scores, lens, labels, label_lens = draw_transducer(*size)
     options = {"blank": 0, "normalized": normalized, "label_takes_frame": label_takes_frame}
-    plain = with_gradient(lambda x: transducer_loss(x, lens, labels, label_lens, **options), scores)
-    loss, gradient = with_gradient(lambda x: native_transducer(ops, x, lens, labels, label_lens, **options), scores)
+    plain = traced_transducer(device, False, **options)(scores, lens, labels, label_lens)
+    loss, gradient = traced_transducer(device, True, **options)(scores, lens, labels, label_lens)
     np.testing.assert_allclose(loss, plain[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(gradient, plain[1], atol=2e-5)
     for b, (length, count) in enumerate(zip(lens, label_lens)):
@@ -75,19 +85,15 @@ def test_transducer(ops, size, normalized, label_takes_frame):
         assert slope == pytest.approx(reference.slope(value, scores[own], direction), rel=2e-4, abs=2e-4)
 
 
-@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("label_takes_frame", [False, True])
-def test_padding_of_a_transducer_does_not_leak(ops, label_takes_frame):
+def test_padding_of_a_transducer_does_not_leak(ops, device, label_takes_frame):
     scores, lens, labels, label_lens = draw_transducer(7, 8, 5, 4)
     dirty = scores.copy()
     outside = (np.arange(8)[:, None] >= lens[:, None, None]) | (np.arange(6) > label_lens[:, None, None])
     dirty[outside] = np.nan
-    for function in (transducer_loss, lambda *args, **kwargs: native_transducer(ops, *args, **kwargs)):
-        options = {"blank": 0, "label_takes_frame": label_takes_frame}
-        clean, seen = (
-            with_gradient(lambda s, f=function, o=options: f(s, lens, labels, label_lens, **o), x)
-            for x in (scores, dirty)
-        )
+    for native in (False, True):
+        run = traced_transducer(device, native, blank=0, label_takes_frame=label_takes_frame, normalized=False)
+        clean, seen = (run(x, lens, labels, label_lens) for x in (scores, dirty))
         np.testing.assert_array_equal(clean[0], seen[0])
         np.testing.assert_array_equal(clean[1], seen[1])
 
