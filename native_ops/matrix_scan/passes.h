@@ -17,9 +17,9 @@ enum class Decay { kOne, kRows, kColumns };
 // Whether out reads the state of its own frame, or the one before.
 enum class Read { kAfter, kBefore };
 
-constexpr int kChunk = 32;                   // frames
-constexpr int kInRegisters = 4;              // frames
-constexpr int kTile = kLanes == 16 ? 2 : 1;  // vectors of columns
+constexpr int kChunk = 32;                      // frames
+constexpr int kInRegisters = 4;                 // frames
+constexpr int kVectors = kLanes == 16 ? 2 : 1;  // vectors of columns
 
 // The arrays of some frames. y, out and decays of columns are as wide as the state in memory.
 struct Frames {
@@ -71,8 +71,8 @@ void run_columns(const Frames& frames, int n, int64_t rows, int64_t column, int6
 template <Decay kDecay, Read kRead>
 void run_frames(const Frames& frames, int n, int64_t rows, int64_t stride, float* state) {
   int64_t column = 0;
-  for (; column + kTile * kLanes <= stride; column += kTile * kLanes)
-    run_columns<kDecay, kRead, kTile>(frames, n, rows, column, stride, state);
+  for (; column + kVectors * kLanes <= stride; column += kVectors * kLanes)
+    run_columns<kDecay, kRead, kVectors>(frames, n, rows, column, stride, state);
   for (; column < stride; column += kLanes) run_columns<kDecay, kRead, 1>(frames, n, rows, column, stride, state);
 }
 
