@@ -156,8 +156,8 @@ def _collect(args: list[str]) -> _Found:
     check = ConfigCheck(read_config(args), with_data=NO_DATA not in flags)
     with listing_inert_options() if MIGRATE in flags else contextlib.nullcontext():
         check.run()
-    found = migration(check.config) if {MIGRATE, STRICT} & flags else []
-    return _Found(check, flags, warnings(check.config), found, graph)
+        found = migration(check.config) if {MIGRATE, STRICT} & flags else []
+        return _Found(check, flags, warnings(check.config), found, graph)
 
 
 def _print(found: _Found) -> _Found:
