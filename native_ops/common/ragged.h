@@ -56,13 +56,18 @@ inline void zero_padding(const Ragged& ragged, int32_t b, int64_t width, float* 
   }
 }
 
+// Calls a function for an index. One thread calls it, too: inlined there, all that it does would be compiled twice.
+template <typename Function>
+__attribute__((noinline)) void run_task(void* function, int64_t index) {
+  (*static_cast<const Function*>(function))(index);
+}
+
 // Calls function(index) for 0 .. n - 1 on the lent threads.
 template <typename Function>
 void run_tasks(const RtfThreads& threads, int64_t n, const Function& function) {
-  if (n == 1) return function(0);
-  threads.run(
-      threads.pool, n, [](void* arg, int64_t index) { (*static_cast<const Function*>(arg))(index); },
-      const_cast<void*>(static_cast<const void*>(&function)));
+  void* arg = const_cast<void*>(static_cast<const void*>(&function));
+  if (n == 1) return run_task<Function>(arg, 0);
+  threads.run(threads.pool, n, run_task<Function>, arg);
 }
 
 // Calls function(first, last) for ranges that partition 0 .. n - 1, one per thread.
