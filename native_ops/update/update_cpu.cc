@@ -35,17 +35,19 @@ class Scaled {
 
 float* from(float* slot, int64_t first) { return slot ? slot + first : nullptr; }
 
-// Applies a rule to n entries.
+// Applies the rule of these numbers to n entries.
+using Apply = void (*)(const float* numbers, int64_t n, float* w, const float* g, float* s0, float* s1, float* s2);
+
 template <class Rule>
-void apply(const Rule rule, int64_t n, float* __restrict w, const float* __restrict g, float* __restrict s0,
+void apply(const float* numbers, int64_t n, float* __restrict w, const float* __restrict g, float* __restrict s0,
            float* __restrict s1, float* __restrict s2) {
+  const Rule rule(numbers);
   for (int64_t i = 0; i < n; ++i) rule.step(i, w, g, s0, s1, s2);
 }
 
-template <class Rule>
-void update(const float* numbers, float factor, const RtfParameter* parameters, int64_t count,
-            const RtfThreads& threads) {
-  const Rule rule(numbers);
+// Not a template: only the loop over the entries is compiled for each rule.
+void update_entries(Apply apply, const float* numbers, float factor, const RtfParameter* parameters, int64_t count,
+                    const RtfThreads& threads) {
   int64_t total = 0;
   for (int64_t p = 0; p < count; ++p) total += parameters[p].size;
   const int64_t parts = std::min<int64_t>(threads.n_threads, std::max<int64_t>(1, total / kNumbersPerThread));
@@ -59,11 +61,17 @@ void update(const float* numbers, float factor, const RtfParameter* parameters, 
       const int64_t step = factor == 1.0f ? end - begin : kScaledAtOnce;
       for (int64_t at = begin; at < end; at += step) {
         const int64_t n = std::min(step, end - at);
-        apply(rule, n, of.value + at, scaled(of.gradient + at, n), from(of.slots[0], at), from(of.slots[1], at),
+        apply(numbers, n, of.value + at, scaled(of.gradient + at, n), from(of.slots[0], at), from(of.slots[1], at),
               from(of.slots[2], at));
       }
     }
   });
+}
+
+template <class Rule>
+void update(const float* numbers, float factor, const RtfParameter* parameters, int64_t count,
+            const RtfThreads& threads) {
+  update_entries(apply<Rule>, numbers, factor, parameters, count, threads);
 }
 
 double squares(const float* x, int64_t n) {
