@@ -81,34 +81,73 @@ void backward(RtfActivate s, const float* dy, const float* kept, bool of_output,
   if (dbias) add_blocks(sum_blocks(s.rows), s.width, scratch, dbias);
 }
 
-template <int kF, int kG>
-void gate(int64_t rows, int64_t width, const float* x, float* y, const RtfThreads& threads) {
-  run_rows(threads, rows, 2 * width, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) {
-      const float *a = x + 2 * row * width, *b = a + width;
-      by_vectors(width, [&](int64_t u, auto whole, int lanes) {
-        constexpr bool kWhole = decltype(whole)::value;
-        const Vec value = activation<kF>(load_n<kWhole>(a + u, lanes));
-        store_n<kWhole>(y + row * width + u, value * activation<kG>(load_n<kWhole>(b + u, lanes)), lanes);
-      });
-    }
+// Gated units have a kernel for each function of the gate. One for each pair of functions would take a compiler longer
+// than all else here. A function of the value other than the identity is applied before, to so many numbers of a row as
+// stay in the first cache.
+constexpr int64_t kGated = 256;
+
+// Writes f(x), and f'(x) unless derivatives is null.
+using Values = void (*)(int64_t n, const float* x, float* values, float* derivatives);
+
+template <int kF>
+void values(int64_t n, const float* __restrict x, float* __restrict values, float* __restrict derivatives) {
+  by_vectors(n, [&](int64_t u, auto whole, int lanes) {
+    constexpr bool kWhole = decltype(whole)::value;
+    const Vec a = load_n<kWhole>(x + u, lanes);
+    store_n<kWhole>(values + u, activation<kF>(a), lanes);
+    if (derivatives) store_n<kWhole>(derivatives + u, derivative<kF>(a), lanes);
   });
 }
 
-template <int kF, int kG>
-void gate_grad(int64_t rows, int64_t width, const float* x, const float* dy, float* dx, const RtfThreads& threads) {
+Values values_of(int f) {
+  return with_function(f, [](auto function) -> Values { return values<decltype(function)::value>; });
+}
+
+// Calls function(first of a in x, first in y, how many) for the rows, whole or in pieces.
+template <typename Function>
+void by_gated(int64_t rows, int64_t width, bool whole_rows, const RtfThreads& threads, const Function& function) {
+  const int64_t size = whole_rows ? width : kGated;
   run_rows(threads, rows, 2 * width, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) {
-      const float *a = x + 2 * row * width, *b = a + width;
-      float *da = dx + 2 * row * width, *db = da + width;
-      by_vectors(width, [&](int64_t u, auto whole, int lanes) {
-        constexpr bool kWhole = decltype(whole)::value;
-        const Vec d = load_n<kWhole>(dy + row * width + u, lanes);
-        const Vec value = load_n<kWhole>(a + u, lanes), gate = load_n<kWhole>(b + u, lanes);
-        store_n<kWhole>(da + u, d * derivative<kF>(value) * activation<kG>(gate), lanes);
-        store_n<kWhole>(db + u, d * activation<kF>(value) * derivative<kG>(gate), lanes);
-      });
-    }
+    for (int64_t row = first; row < last; ++row)
+      for (int64_t u = 0; u < width; u += size)
+        function(2 * row * width + u, row * width + u, std::min(size, width - u));
+  });
+}
+
+template <int kG>
+void gate(int64_t rows, int64_t width, int f, const float* x, float* y, const RtfThreads& threads) {
+  const Values values = values_of(f);
+  by_gated(rows, width, f == RTF_IDENTITY, threads, [&](int64_t of_x, int64_t of_y, int64_t n) {
+    const float *a = x + of_x, *b = a + width;
+    float of_a[kGated];
+    if (f != RTF_IDENTITY) values(n, a, of_a, nullptr);
+    const float* value = f == RTF_IDENTITY ? a : of_a;
+    by_vectors(n, [&](int64_t u, auto whole, int lanes) {
+      constexpr bool kWhole = decltype(whole)::value;
+      const Vec gate = activation<kG>(load_n<kWhole>(b + u, lanes));
+      store_n<kWhole>(y + of_y + u, load_n<kWhole>(value + u, lanes) * gate, lanes);
+    });
+  });
+}
+
+template <int kG>
+void gate_grad(int64_t rows, int64_t width, int f, const float* x, const float* dy, float* dx,
+               const RtfThreads& threads) {
+  const Values values = values_of(f);
+  by_gated(rows, width, f == RTF_IDENTITY, threads, [&](int64_t of_x, int64_t of_y, int64_t n) {
+    const float *a = x + of_x, *b = a + width;
+    float *da = dx + of_x, *db = da + width;
+    float of_a[kGated], slopes[kGated];
+    if (f != RTF_IDENTITY) values(n, a, of_a, slopes);
+    const float *value = f == RTF_IDENTITY ? a : of_a, *slope = f == RTF_IDENTITY ? nullptr : slopes;
+    by_vectors(n, [&](int64_t u, auto whole, int lanes) {
+      constexpr bool kWhole = decltype(whole)::value;
+      const Vec d = load_n<kWhole>(dy + of_y + u, lanes), gate = load_n<kWhole>(b + u, lanes);
+      const Vec of_value = slope ? d * load_n<kWhole>(slope + u, lanes) : d;
+      const Vec of_gate = d * load_n<kWhole>(value + u, lanes) * derivative<kG>(gate);
+      store_n<kWhole>(da + u, of_value * activation<kG>(gate), lanes);
+      store_n<kWhole>(db + u, of_gate, lanes);
+    });
   });
 }
 
@@ -138,19 +177,12 @@ void rtf_activate_grad_f32(const RtfActivate* shape, const float* dy, const floa
 }
 
 void rtf_gate_f32(int64_t rows, int64_t width, int f, int g, const float* x, float* y, const RtfThreads* threads) {
-  rtf::with_function(f, [&](auto of_value) {
-    rtf::with_function(g, [&](auto of_gate) {
-      rtf::gate<decltype(of_value)::value, decltype(of_gate)::value>(rows, width, x, y, *threads);
-    });
-  });
+  rtf::with_function(g, [&](auto of_gate) { rtf::gate<decltype(of_gate)::value>(rows, width, f, x, y, *threads); });
 }
 
 void rtf_gate_grad_f32(int64_t rows, int64_t width, int f, int g, const float* x, const float* dy, float* dx,
                        const RtfThreads* threads) {
-  rtf::with_function(f, [&](auto of_value) {
-    rtf::with_function(g, [&](auto of_gate) {
-      rtf::gate_grad<decltype(of_value)::value, decltype(of_gate)::value>(rows, width, x, dy, dx, *threads);
-    });
-  });
+  rtf::with_function(
+      g, [&](auto of_gate) { rtf::gate_grad<decltype(of_gate)::value>(rows, width, f, x, dy, dx, *threads); });
 }
 }
