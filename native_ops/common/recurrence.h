@@ -79,7 +79,7 @@ struct BackwardMemory {
   FactorRows tiles[2];  // dz
 
   BackwardMemory(Arena& arena, const Recurrence& shape)
-      : weights(Weights<1>::take(arena, shape, kGates * shape.units, shape.units, kGates)),
+      : weights(TransposedWeights::take(arena, shape, kGates * shape.units, shape.units, kGates)),
         tiles{take_rows(arena, shape, kGates * shape.units, kGates),
               take_rows(arena, shape, kGates * shape.units, kGates)} {}
 };

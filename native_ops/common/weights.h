@@ -78,8 +78,8 @@ inline FactorRows take_rows(Arena& arena, const Recurrence& shape, int64_t depth
   return rows;
 }
 
-// A matrix [depth, columns]; see n_panels for parts.
-template <int kParts>
+// A matrix [depth, columns]; see n_panels for parts. One for the backward pass is the transpose of what is given.
+template <int kParts, bool kTransposed = false>
 class Weights {
  public:
   static constexpr int kTileWidth = kParts == 4 ? 4 : 2;  // tiles of columns in a panel of split numbers
@@ -94,6 +94,7 @@ class Weights {
 
   static Weights of(const Recurrence& shape, const float* w, int64_t depth, int64_t columns, float* memory,
                     const RtfThreads& threads) {
+    static_assert(!kTransposed, "these are the weights of a forward pass");
     if (packs_rows(shape))
       return by_columns(shape, depth, columns, 1, memory, threads,
                         [&](auto parts, int64_t column, int n, Bfloat16* to) {
@@ -109,7 +110,7 @@ class Weights {
   // The transpose of w [columns, depth], for the backward pass. The depth consists of parts.
   static Weights transposed(const Recurrence& shape, const float* w, int64_t depth, int64_t columns, int parts_of_depth,
                             float* memory, const RtfThreads& threads) {
-    static_assert(kParts == 1, "not needed so far");
+    static_assert(kTransposed && kParts == 1, "not needed so far");
     if (packs_rows(shape))
       return by_columns(shape, depth, columns, parts_of_depth, memory, threads,
                         [&](auto parts, int64_t column, int n, Bfloat16* to) {
@@ -136,7 +137,8 @@ class Weights {
                                         });
     if constexpr (kRounds)
       if (rounded()) return multiply_rounded(packed.rounded, n_rows, first, last, epilogue);
-    if (form_ == Form::kAsItIs) return multiply_as_it_is(x, n_rows, first, last, epilogue);
+    if constexpr (!kTransposed)
+      if (form_ == Form::kAsItIs) return multiply_as_it_is(x, n_rows, first, last, epilogue);
     in_turn(first, last, backward, [&](int64_t panel) {
       multiply_panel(
           x, n_rows, vectors_, panel, [&](int64_t row, const Vec* sums) __attribute__((always_inline)) {
@@ -245,5 +247,7 @@ class Weights {
   const Bfloat16* packed_;  // split or rounded numbers; else null
   float* sums_;             // the products of an unpacked matrix; else null
 };
+
+using TransposedWeights = Weights<1, true>;
 
 }  // namespace rtf

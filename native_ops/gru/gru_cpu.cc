@@ -109,7 +109,7 @@ struct Backward {
   int64_t units;
   States states;
   const float *gates, *dh, *dh_last;
-  Weights<1> of_gates, of_candidate;          // both transposed
+  TransposedWeights of_gates, of_candidate;
   FactorRows gate_tiles[2], candidate_tiles;  // dz of r and u in even and in odd steps; of c
   float *dz, *reset_h, *dh0;  // dh0 [B, H] holds the part of the state's gradient that does not come from a product
 
@@ -235,8 +235,8 @@ struct GruBackwardMemory {
   FactorRows gate_tiles[2], candidate_tiles;
 
   GruBackwardMemory(Arena& arena, const Recurrence& s)
-      : of_gates(Weights<1>::take(arena, s, 2 * s.units, s.units, 2)),
-        of_candidate(Weights<1>::take(arena, s, s.units, s.units)),
+      : of_gates(TransposedWeights::take(arena, s, 2 * s.units, s.units, 2)),
+        of_candidate(TransposedWeights::take(arena, s, s.units, s.units)),
         gate_tiles{take_rows(arena, s, 2 * s.units, 2), take_rows(arena, s, 2 * s.units, 2)},
         candidate_tiles(take_rows(arena, s, s.units)) {}
 };
@@ -288,9 +288,10 @@ void rtf_gru_backward_f32(const RtfGruShape* shape, int rounded, const float* r_
   const int64_t H = shape->units;
   Arena arena(scratch);
   const GruBackwardMemory memory(arena, recurrence);
-  const Weights<1> of_gates = Weights<1>::transposed(recurrence, r_gates, 2 * H, H, 2, memory.of_gates, *threads);
-  const Weights<1> of_candidate =
-      Weights<1>::transposed(recurrence, r_candidate, H, H, 1, memory.of_candidate, *threads);
+  const TransposedWeights of_gates =
+      TransposedWeights::transposed(recurrence, r_gates, 2 * H, H, 2, memory.of_gates, *threads);
+  const TransposedWeights of_candidate =
+      TransposedWeights::transposed(recurrence, r_candidate, H, H, 1, memory.of_candidate, *threads);
   const Ragged ragged = ragged_of(recurrence);
   const Backward pass{
       .ragged = ragged,

@@ -88,7 +88,7 @@ struct Backward {
   Ragged ragged;
   int64_t units;
   const float *c0, *c, *gates, *dh, *dc_last, *dh_last;
-  Weights<1> weights;   // transposed
+  TransposedWeights weights;
   FactorRows tiles[2];  // dz of even and of odd steps
   float *dz, *dc0, *dh0;
 
@@ -195,7 +195,8 @@ void rtf_lstm_backward_f32(const RtfLstmShape* shape, int rounded, const float* 
   const int64_t H = shape->units, depth = kGates * H;
   Arena arena(scratch);
   const BackwardMemory<kGates> memory(arena, recurrence);
-  const Weights<1> weights = Weights<1>::transposed(recurrence, r, depth, H, kGates, memory.weights, *threads);
+  const TransposedWeights weights =
+      TransposedWeights::transposed(recurrence, r, depth, H, kGates, memory.weights, *threads);
   const Backward pass{
       .ragged = ragged_of(recurrence),
       .units = H,

@@ -129,7 +129,7 @@ struct Backward {
   States c, n, m;
   const float *gates, *dh;
   RtfSLstmConstState dlast;
-  Weights<1> weights;   // transposed
+  TransposedWeights weights;
   FactorRows tiles[2];  // dz of even and of odd steps
   float* dz;
   RtfSLstmState dinitial;  // c, n and m [B, H] hold the gradients of c and n, and the excess, meanwhile
@@ -264,7 +264,8 @@ void rtf_slstm_backward_f32(const RtfSLstmShape* shape, int rounded, int exp_for
   const int64_t H = shape->units, depth = kGates * H;
   Arena arena(scratch);
   const BackwardMemory<kGates> memory(arena, recurrence);
-  const Weights<1> weights = Weights<1>::transposed(recurrence, r, depth, H, kGates, memory.weights, *threads);
+  const TransposedWeights weights =
+      TransposedWeights::transposed(recurrence, r, depth, H, kGates, memory.weights, *threads);
   const Ragged ragged = ragged_of(recurrence);
   const auto part = [&](const float* first, const float* all) { return States{ragged, H, first, all}; };
   const Backward pass{
