@@ -23,9 +23,9 @@ struct Forward {
 };
 
 // Replaces the first n energies of a query by exp(e - max) times the factor of dropout, and those up to end by 0.
-// Returns the maximum and the sum without dropout.
-inline __attribute__((always_inline)) void exponentials(const Factors& factors, int64_t row, int64_t n, int64_t end,
-                                                        float* e, float* most, float* sum) {
+// Returns the maximum and the sum without dropout. Compiled once for all kinds of products.
+__attribute__((noinline)) void exponentials(const Factors& factors, int64_t row, int64_t n, int64_t end, float* e,
+                                            float* most, float* sum) {
   const int64_t padded = whole_vectors(n);
   std::fill(e + n, e + padded, std::numeric_limits<float>::lowest());
   Vec highest = load(e), total{};

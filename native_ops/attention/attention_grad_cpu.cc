@@ -41,11 +41,11 @@ struct Backward {
 };
 
 // From energies and gradients of the weights of the first n keys of a query: weights as dropout left them (e) and
-// gradients of the energies (d); both are 0 up to end.
+// gradients of the energies (d); both are 0 up to end. Compiled once for all kinds of products.
 //
 // :param dot: y . dy
-inline __attribute__((always_inline)) void gradients(const Factors& factors, int64_t row, int64_t n, int64_t end,
-                                                     float log_sum, float dot, float* e, float* d) {
+__attribute__((noinline)) void gradients(const Factors& factors, int64_t row, int64_t n, int64_t end, float log_sum,
+                                         float dot, float* e, float* d) {
   const Vec shift = splat(log_sum), less = splat(dot);
   factors.for_keys(row, n, [&](int64_t i, Vec factor) {
     Vec scale, rest;
