@@ -28,6 +28,9 @@ from returnn_tf.native.sources import BRIDGE, NativeOp, shared_bytes, source_byt
 from returnn_tf.native.toolchain import CUDA_DEFINITION, Toolchain, find_toolchain, fingerprint, machine_key
 from returnn_tf.util.lazy_tf import tf
 
+#: About how many CPU seconds a compiler takes for a file, on which depends only which file is next.
+_FOR_BRIDGE, _FOR_KERNELS, _FOR_BINDING, _FOR_CUDA = 6.0, 2.0, 0.5, 20.0
+
 
 @dataclass(frozen=True)
 class Compilers:
@@ -147,7 +150,7 @@ def _bridge(compilers: Compilers) -> str:
         folder = tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=entry.folder)
         try:
             made = os.path.join(folder, "bridge.o")
-            run_all([[*_bridge_command(compilers, source_folder()), "-o", made]])
+            run_all([[*_bridge_command(compilers, source_folder()), "-o", made]], [_FOR_BRIDGE])
             entry.put(made, compiler=compilers.description, flags=" ".join(compilers.key()[1:]))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -171,11 +174,12 @@ def compile_into(
     folder = tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=entry.folder)
     try:
         jobs = _compile_commands(op, compilers, source_folder())
-        jobs += [] if bridge else [_bridge_command(compilers, source_folder())]
+        jobs += [] if bridge else [(_bridge_command(compilers, source_folder()), _FOR_BRIDGE)]
         objects = [os.path.join(folder, "%d.o" % index) for index in range(len(jobs))]
         with ThreadPoolExecutor(1) as thread:
             made = [thread.submit(bridge, compilers)] if bridge else []
-            run_all([[*command, "-o", to] for command, to in zip(jobs, objects)])
+            commands = [[*command, "-o", to] for (command, _), to in zip(jobs, objects)]
+            run_all(commands, [seconds for _, seconds in jobs])
             objects += [future.result() for future in made]
         library = os.path.join(folder, "op.so")
         rpath, cpu, cuda = tf.sysconfig.get_lib(), compilers.cpu, compilers.cuda
@@ -195,18 +199,18 @@ def build_without_ops(path: str) -> None:
     run_all([[*find_toolchain().compiler, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", path]])
 
 
-def _compile_commands(op: NativeOp, compilers: Compilers, sources: str) -> list[list[str]]:
-    """Return the command for each file, without the name of the object.
+def _compile_commands(op: NativeOp, compilers: Compilers, sources: str) -> list[tuple[list[str], float]]:
+    """Return the command for each file, without the name of the object, and about how many seconds it takes.
 
     :param sources: the folder of our sources, which is in the include path, for the ops of plug-ins
     """
     cpu, cuda = compilers.cpu, compilers.cuda
-    jobs = [([*cpu.compiler, *cpu.kernel_flags()], path) for path in op.kernels]
+    jobs = [([*cpu.compiler, *cpu.kernel_flags()], path, _FOR_KERNELS) for path in op.kernels]
     binding = [*cpu.compiler, *cpu.binding_flags(), *([CUDA_DEFINITION] if cuda else [])]
-    jobs += [(binding, path) for path in op.bindings]
+    jobs += [(binding, path, _FOR_BINDING) for path in op.bindings]
     if cuda:
-        jobs += [(cuda.compile_command(cpu.compiler), path) for path in op.cuda]
-    return [[*command, "-I", sources, "-c", op.path(path, sources)] for command, path in jobs]
+        jobs += [(cuda.compile_command(cpu.compiler), path, _FOR_CUDA) for path in op.cuda]
+    return [([*command, "-I", sources, "-c", op.path(path, sources)], seconds) for command, path, seconds in jobs]
 
 
 def _bridge_command(compilers: Compilers, sources: str) -> list[str]:

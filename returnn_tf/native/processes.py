@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Optional
 
@@ -53,28 +54,60 @@ def output_of(command: Sequence[str], text: str = "") -> str:
     return done.stdout
 
 
+class Slots:
+    """Lets so many threads at once run a compiler; of those that wait, the one that takes longest is next.
+
+    What remains for the end is then short, so that no CPU waits there for the compiler of another one.
+    """
+
+    def __init__(self, number: int):
+        self._free = number
+        self._waiting: list[float] = []
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def one(self, seconds: float) -> Iterator[None]:
+        """Wait for a slot, and keep it for the duration of the context.
+
+        :param seconds: about how long that is
+        """
+        with self._changed:
+            self._waiting.append(seconds)
+            self._changed.wait_for(lambda: self._free > 0 and seconds == max(self._waiting))
+            self._waiting.remove(seconds)
+            self._free -= 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += 1
+                self._changed.notify_all()
+
+
 @functools.cache
-def _slots() -> threading.BoundedSemaphore:
+def _slots() -> Slots:
     """Return what limits the compilers of this process: one for each CPU, of up to half a gigabyte of memory."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return threading.BoundedSemaphore(min(cpus, _MOST))
+    return Slots(min(cpus, _MOST))
 
 
-def run_all(commands: Sequence[list[str]]) -> None:
+def run_all(commands: Sequence[list[str]], seconds: Sequence[float] = ()) -> None:
     """Run commands, as many at once, with those of other threads, as there are CPUs for.
 
+    :param seconds: about how long each takes, see `Slots`; default: hardly any time
     :raises NativeOpError: one failed, with the most informative line of its output
     """
     with ThreadPoolExecutor(max(1, len(commands))) as threads:
-        for problem in list(threads.map(_problem, commands)):
+        for problem in list(threads.map(_problem, commands, seconds or [0.0] * len(commands))):
             if problem is not None:
                 raise problem
 
 
-def _problem(command: list[str]) -> Optional[NativeOpError]:
+def _problem(command: list[str], seconds: float) -> Optional[NativeOpError]:
     """Run a command; return what went wrong."""
     try:
-        with _slots():
+        with _slots().one(seconds):
             done = subprocess.run(
                 command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
             )

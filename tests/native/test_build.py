@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import stat
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -24,6 +23,7 @@ from returnn_tf.native.sources import NativeOp
 from returnn_tf.util.lazy_tf import tf
 from tests.processes import run
 from tests.util.test_trust import made_by_another
+from tests.waiting import until
 
 TINY = NativeOp(name="tiny", kernels=("tiny/kernel.cc",), bindings=("tiny/op.cc",))
 SOURCES = {
@@ -419,6 +419,22 @@ def test_no_more_compilers_at_once_than_cpus(tmp_path, monkeypatch):
     assert len(counts) == 7 and max(map(int, counts)) <= 2
 
 
+def test_the_longest_command_is_next():
+    """Also one that comes later."""
+    slots, order = processes.Slots(1), []
+
+    def run_one(seconds):
+        with slots.one(seconds):
+            order.append(seconds)
+
+    with ThreadPoolExecutor(4) as pool:
+        with slots.one(0.0):
+            for seconds in (0.5, 2.0, 6.0, 2.0):
+                pool.submit(run_one, seconds)
+            until(lambda: len(slots._waiting) == 4)
+    assert order == [6.0, 2.0, 2.0, 0.5]
+
+
 def test_one_warning_and_the_plain_form_takes_over(tiny, monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-c++")
     monkeypatch.setattr(library, "_loaded", {})
@@ -535,7 +551,7 @@ exec g++ "$@"
 """
     (tiny / "count-c++").write_text(script.format(began=tiny / "began"))
     (tiny / "began").mkdir()
-    monkeypatch.setattr(processes, "_slots", lambda: threading.BoundedSemaphore(4))
+    monkeypatch.setattr(processes, "_slots", lambda: processes.Slots(4))
     found = at_once.with_ops_at_once(lambda: [library.native_op(name, lambda ops: None) for name in ("tiny", "other")])
     assert None not in found
 
