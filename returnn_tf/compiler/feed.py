@@ -36,7 +36,7 @@ class FeedFormat:
         """Return the required entries of a feed as tensors of the right dtype.
 
         :param feed: feed name -> array or tensor
-        :raises ConfigError: names the key that is missing or has the wrong shape
+        :raises ConfigError: names the key that is missing, has the wrong shape, or is shorter than its lengths say
         """
         result = {}
         for name, spec in self.signature.items():
@@ -56,9 +56,21 @@ class FeedFormat:
                         "The feed has %r of type %s, the network expects %s. Give integers: fractions would be cut off."
                         % (name, value.dtype, spec.dtype.name)
                     )
+                if "/size" in name:
+                    self._check_lengths(name, value, feed)
                 value = host_tensor(value, spec.dtype)
             result[name] = value
         return result
+
+    def _check_lengths(self, name: str, lengths: Any, feed: Mapping[str, Any]) -> None:
+        key, _, axis = name.rpartition("/size")
+        frames = np.shape(feed[key])[int(axis) + (self._extern_data[key].batch_axis is not None)]
+        wrong = np.flatnonzero((lengths < 0) | (lengths > frames))
+        if wrong.size:
+            raise DataKeyError(
+                "The feed has %d in %r for sequence %d, but %r has %d entries along that axis. Lengths are from 0 to "
+                "this number." % (lengths[wrong[0]], name, wrong[0], key, frames)
+            )
 
     def _lens_from_other_key(self, name: str, feed: Mapping[str, Any]) -> bool:
         """Return whether the lengths of the same dim are fed with another key."""

@@ -104,6 +104,8 @@ def test_tensors_pass_and_arrays_get_the_dtype_of_the_network() -> None:
         ({"data": None}, r"The feed lacks 'data' \(float32 \(None, None, 2\)\)"),
         ({"data/size0": None}, "The feed lacks 'data/size0'"),
         ({"data": np.ones([2, 3, 4])}, r"The feed has 'data' of shape \(2, 3, 4\), the network expects"),
+        ({"data/size0": [3, 4]}, "The feed has 4 in 'data/size0' for sequence 1, but 'data' has 3 entries along that"),
+        ({"data/size0": [-1, 3]}, "The feed has -1 in 'data/size0' for sequence 0, but 'data' has 3 entries"),
     ],
 )
 def test_feeds_which_do_not_fit(change: dict[str, Any], message: str) -> None:
