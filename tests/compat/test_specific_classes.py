@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from returnn_tf.compat.modules.layers.layer_base import LayerBase
+from returnn_tf.compat.modules.layers.registering import register_layer_class
 from returnn_tf.compat.modules.layers.specific import specific_layer
 from returnn_tf.compiler.network import Network
 from returnn_tf.compiler.plan_config import plan_from_config
@@ -208,7 +210,7 @@ def test_bases_are_known_by_all_their_modules(tmp_path: pathlib.Path) -> None:
 
 
 def test_classes_of_configs_are_no_bases() -> None:
-    """Nor do they hide what is registered later, as by a plug-in."""
+    """Nor do they hide what is registered later, as by a plug-in, or has a name with the same letters."""
     assert "scaled_linear" in LAYERS and specific_layer("ScaledLinearLayer") is None
     with registered_here(LAYERS):
 
@@ -216,6 +218,7 @@ def test_classes_of_configs_are_no_bases() -> None:
         class LateCopyLayer(CopyLayer):
             """A copy."""
 
+        register_layer_class(type("Other", (LayerBase,), {"layer_class": "latecopy"}))
         base = specific_layer("LateCopyLayer")
         assert base is not None and base.own_class is LateCopyLayer
     assert specific_layer("LateCopyLayer") is None

@@ -31,8 +31,8 @@ __all__: list[str] = []
 
 #: Options of every layer that say something about the output of the layer of ours, too.
 _ABOUT_OUTPUT = ("n_out", "out_dim", "out_type", "target")
-#: RETURNN's classes whose names are not those of networks, written in one word.
-_OTHER_NAMES = {"fastbaumwelch": "fast_bw"}
+#: RETURNN's classes whose names are not those of networks -> those names; both without underscores.
+_OTHER_NAMES = {"fastbaumwelch": "fastbw"}
 
 
 class SpecificLayer(LayerBase):
@@ -124,9 +124,9 @@ def _class_of(name: str) -> Optional[type[Layer]]:
     if not name.endswith("Layer"):
         return None
     word = name[: -len("Layer")].lower()
-    names = {**{known.replace("_", ""): known for known in LAYERS.names()}, **_OTHER_NAMES}
-    found: Optional[type[Layer]] = LAYERS.find(names.get(word))
-    return None if hasattr(found, "config_class") else found
+    word = _OTHER_NAMES.get(word, word)
+    spelled = (LAYERS[known] for known in LAYERS.names() if known.replace("_", "") == word)
+    return next((found for found in spelled if not hasattr(found, "config_class")), None)
 
 
 @functools.cache
