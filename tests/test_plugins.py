@@ -3,6 +3,7 @@
 import json
 import os
 import py_compile
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -483,13 +484,13 @@ LAZY = {
 """Modules of a package, without their first lines."""
 
 
-@pytest.mark.parametrize("with_sources", [True, False])
+@pytest.mark.parametrize("installed", ["sources", "bytecode", "zip"])
 @pytest.mark.parametrize(
     "name, modules",
     [("one", "plain"), ("Second", "plain"), ("five_a", "spread"), ("six", "spread"), ("two", "plain")]
     + [("nine", "deep.inner"), ("seven", ""), ("ten", "")],
 )
-def test_a_name_imports_the_modules_that_have_it(tmp_path, monkeypatch, name, modules, with_sources):
+def test_a_name_imports_the_modules_that_have_it(tmp_path, monkeypatch, name, modules, installed):
     """By their sources; all modules if they have none, or do not have the name: it is computed, or not there."""
     things = Registry("thing", "rtf_lazy", key=lambda name: name.replace("-", "_"))
     helpers = types.ModuleType("rtf_lazy_helpers")
@@ -501,16 +502,17 @@ def test_a_name_imports_the_modules_that_have_it(tmp_path, monkeypatch, name, mo
         file = tmp_path / "rtf_lazy" / (path + ".py")
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text("from rtf_lazy_helpers import register, decorated\n" + text if text else "")
-        if not with_sources:
+        if installed == "bytecode":
             py_compile.compile(str(file), str(file) + "c")
             file.unlink()
-    monkeypatch.syspath_prepend(tmp_path)
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path, "rtf_lazy")
+    monkeypatch.syspath_prepend(packed if installed == "zip" else tmp_path)
     try:
         assert (things.find(name) is None) == (name == "ten")
         prefix = "rtf_lazy."
         imported = {module[len(prefix) :] for module in sys.modules if module.startswith(prefix)} - {"deep"}
         everything = {"plain", "spread", "computed", "deep.inner", "other"}
-        assert imported == ({modules} if modules and with_sources else everything)
+        assert imported == ({modules} if modules and installed != "bytecode" else everything)
         assert things.names() == sorted(["one", "two", "Second", "five-a", "six", "seven", "eight", "nine"])
     finally:
         for module in [module for module in sys.modules if module.partition(".")[0] == "rtf_lazy"]:

@@ -257,7 +257,7 @@ class OptionClasses(Registry[Any]):
 
 def _source_of(module: pkgutil.ModuleInfo) -> str:
     """Return the source of a module without importing it, or "" if it is installed without."""
-    spec = module.module_finder.find_spec(module.name, None)
+    spec = importlib.util.find_spec(module.name)  # not by `module_finder`: that of a zip file can't in Python 3.9
     source = getattr(spec and spec.loader, "get_source", lambda _: None)(module.name)
     return source or ""
 
