@@ -28,7 +28,7 @@ def moments(x: Any, axes: Sequence[int], mask: Optional[Any] = None) -> tuple[An
         sizes = [size_of(x, axis) for axis in axes]
         if all(isinstance(size, int) for size in sizes):
             return mean, variance
-        some = tf.reduce_prod(sizes) > 0
+        some = tf.reduce_all(tf.stack(sizes) > 0)  # their product may overflow
         return tuple(tf.where(some, moment, tf.zeros_like(moment)) for moment in (mean, variance))
     count = tf.maximum(masked_count(x, axes, mask, keepdims=True), 1)
     mean = tf.reduce_sum(fill_masked(x, mask, 0), list(axes), keepdims=True) / count
