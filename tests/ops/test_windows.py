@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from returnn_tf.ops.frames.gather import slices
+from returnn_tf.ops.frames.packing import unflatten
 from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.windows import interleave, overlap_add, sliding_windows
 
@@ -47,7 +49,21 @@ def test_interleave():
     np.testing.assert_array_equal(y, [[1, 5, 2, 6], [3, 7, 4, 8]])
 
 
-@pytest.mark.parametrize("dtype,value", [("bool", True), ("int32", 3), ("float32", 0.5)])
+@pytest.mark.parametrize("dtype,value", [("bool", True), ("int32", 3), ("float32", 0.5), ("string", b"a")])
 def test_pad_axis_keeps_the_dtype(dtype, value):
     y = pad_axis(tf.zeros([2, 2], dtype), 1, 1, 0, value)
     assert y.dtype == dtype and y.shape == (2, 3) and y[0, 0].numpy() == value
+
+
+@pytest.mark.parametrize("frames", [3, 0])
+def test_parts_of_strings(frames):
+    """What is not there is an empty string."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.string)], autograph=False)
+    def parts(x):
+        limits, sizes = tf.fill([2], tf.shape(x)[1]), tf.fill([2, 1], tf.shape(x)[1])
+        return slices(x, tf.constant([0, 2]), 2, limits, axis=1, batch_dims=1), unflatten(x, sizes, [2])
+
+    text = np.array([["a", "b", "c"], ["d", "e", "f"]], object)[:, :frames]
+    cut, flat = ([[b"a", b"b"], [b"f", b""]], [[b"a", b"b"], [b"d", b"e"]]) if frames else ([[b"", b""]] * 2,) * 2
+    assert [part.numpy().tolist() for part in parts(text)] == [cut, flat]

@@ -40,14 +40,19 @@ def pad_array(x: Any, left: Sequence[Any], right: Sequence[Any], value: Any = 0)
 
 
 def _constant(x: Any, paddings: Any, value: Any) -> Any:
-    """Pad with a constant. Masks go by numbers: the op for bools has no counterpart in ONNX and TFLite."""
+    """Pad with a constant; 0 is the empty string among strings.
+
+    Masks go by numbers: the op for bools has no counterpart in ONNX and TFLite.
+    """
     if x.dtype == tf.bool:
         return tf.cast(tf.pad(tf.cast(x, tf.int32), paddings, constant_values=tf.cast(value, tf.int32)), tf.bool)
+    if x.dtype == tf.string:
+        return tf.pad(x, paddings, constant_values=value or "")
     return tf.pad(x, paddings, constant_values=tf.cast(value, x.dtype))
 
 
 def pad_axis(x: Any, axis: int, left: Any, right: Any, value: Any = 0, *, mode: str = "constant") -> Any:
-    """Pad one axis at the array borders; with a constant this works for every dtype but strings.
+    """Pad one axis at the array borders; with a constant this works for every dtype.
 
     :param mode: constant; reflect (without the border entry), symmetric (with it), replication (of the border entry)
     """
