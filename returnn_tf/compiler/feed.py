@@ -36,52 +36,72 @@ class FeedFormat:
         """Return the required entries of a feed as tensors of the right dtype.
 
         :param feed: feed name -> array or tensor
-        :raises ConfigError: names the key that is missing, has the wrong shape, or is shorter than its lengths say
+        :raises ConfigError: names the key that is missing, has the wrong shape or type, or does not fit its lengths
         """
         result = {}
         for name, spec in self.signature.items():
             if name not in feed:
-                if "/size" in name and self._lens_from_other_key(name, feed):
+                if "/size" in name and self._name_of_lengths(name, feed) is not None:
                     continue
                 raise DataKeyError("The feed lacks %r (%s %s)." % (name, spec.dtype.name, spec.shape))
             value = feed[name]
             if not isinstance(value, tf.Tensor):
                 value = np.asarray(value)
-                if not spec.shape.is_compatible_with(value.shape):
-                    raise DataKeyError(
-                        "The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape)
-                    )
-                if value.dtype.kind in "fc" and spec.dtype.is_integer:
+            if not spec.shape.is_compatible_with(value.shape):
+                raise DataKeyError(
+                    "The feed has %r of shape %s, the network expects %s." % (name, value.shape, spec.shape)
+                )
+            if not isinstance(value, tf.Tensor):
+                if value.dtype.kind not in "iub" and spec.dtype.is_integer:
                     raise DataKeyError(
                         "The feed has %r of type %s, the network expects %s. Give integers: fractions would be cut off."
                         % (name, value.dtype, spec.dtype.name)
                     )
-                if "/size" in name:
-                    self._check_lengths(name, value, feed)
                 value = host_tensor(value, spec.dtype)
             result[name] = value
+        for name in self.signature:
+            if "/size" in name:
+                self._check_lengths(name, feed)
         return result
 
-    def _check_lengths(self, name: str, lengths: Any, feed: Mapping[str, Any]) -> None:
+    def _check_lengths(self, name: str, feed: Mapping[str, Any]) -> None:
+        """Check the lengths "<key>/size<i>" against the array, in feeds of the right shapes.
+
+        Those in a tensor are not read, as it may be on a GPU.
+        """
         key, _, axis = name.rpartition("/size")
-        frames = np.shape(feed[key])[int(axis) + (self._extern_data[key].batch_axis is not None)]
+        given = self._name_of_lengths(name, feed) or name
+        shape = tf.TensorShape(np.shape(feed[key]))
+        if isinstance(feed[given], tf.Tensor) or not shape.is_fully_defined():  # a symbolic one
+            return
+        lengths = np.asarray(feed[given])
+        has_batch = self._extern_data[key].batch_axis is not None
+        if has_batch and len(lengths) != shape[0]:
+            raise DataKeyError(
+                "The feed has %d lengths in %r for the %d sequences of %r. Give one for each."
+                % (len(lengths), given, shape[0], key)
+            )
+        frames = shape[int(axis) + has_batch]
         wrong = np.flatnonzero((lengths < 0) | (lengths > frames))
         if wrong.size:
             raise DataKeyError(
                 "The feed has %d in %r for sequence %d, but %r has %d entries along that axis. Lengths are from 0 to "
-                "this number." % (lengths[wrong[0]], name, wrong[0], key, frames)
+                "this number." % (lengths[wrong[0]], given, wrong[0], key, frames)
             )
 
-    def _lens_from_other_key(self, name: str, feed: Mapping[str, Any]) -> bool:
-        """Return whether the lengths of the same dim are fed with another key."""
+    def _name_of_lengths(self, name: str, feed: Mapping[str, Any]) -> Optional[str]:
+        """Return the name under which the lengths are fed: theirs, or that of the same dim of another key; or None."""
+        if name in feed:
+            return name
         key, _, axis = name.rpartition("/size")
         dim = _dim_of_feed_axis(self._extern_data[key], int(axis))
         for other in self.keys:
             data = self._extern_data[other]
             for i in feed_layout(data)[1]:
-                if _dim_of_feed_axis(data, i) is dim and "%s/size%d" % (other, i) in feed:
-                    return True
-        return False
+                found = "%s/size%d" % (other, i)
+                if _dim_of_feed_axis(data, i) is dim and found in feed:
+                    return found
+        return None
 
 
 def feed_layout(data: Data) -> tuple[list[Optional[int]], list[int]]:

@@ -11,7 +11,7 @@ import pytest
 from returnn_tf.compiler.feed import FeedFormat
 from returnn_tf.compiler.feed_function import FeedFunction
 from returnn_tf.config import ConfigError
-from returnn_tf.tensor import parse_extern_data
+from returnn_tf.tensor import Data, FeatureDim, SpatialDim, batch_dim, parse_extern_data
 from returnn_tf.util.lazy_tf import tf
 
 EXTERN_DATA = parse_extern_data({"data": {"dim": 2}, "classes": {"dim": 5, "sparse": True}, "unused": {"dim": 7}})
@@ -106,9 +106,46 @@ def test_tensors_pass_and_arrays_get_the_dtype_of_the_network() -> None:
         ({"data": np.ones([2, 3, 4])}, r"The feed has 'data' of shape \(2, 3, 4\), the network expects"),
         ({"data/size0": [3, 4]}, "The feed has 4 in 'data/size0' for sequence 1, but 'data' has 3 entries along that"),
         ({"data/size0": [-1, 3]}, "The feed has -1 in 'data/size0' for sequence 0, but 'data' has 3 entries"),
+        (
+            {"data/size0": [3]},
+            "The feed has 1 lengths in 'data/size0' for the 2 sequences of 'data'. Give one for each",
+        ),
+        ({"data/size0": ["3", "1"]}, "The feed has 'data/size0' of type <U1, the network expects int32. Give integers"),
+        ({"data/size0": [None, 3]}, "The feed has 'data/size0' of type object, the network expects int32"),
     ],
 )
 def test_feeds_which_do_not_fit(change: dict[str, Any], message: str) -> None:
     wrong = {name: value for name, value in {**feed(2, 3), **change}.items() if value is not None}
     with pytest.raises(ConfigError, match=message):
         FeedFormat(EXTERN_DATA, FORMAT_KEYS).convert(wrong)
+
+
+def test_lengths_that_are_fed_with_another_key() -> None:
+    time, features = SpatialDim("time"), FeatureDim("features", 2)
+    data = {key: Data.from_dims([batch_dim, time, features]) for key in ("data", "more")}
+    arrays = {"data": np.ones([2, 4, 2]), "data/size0": [4, 1], "more": np.ones([2, 4, 2])}
+    assert sorted(FeedFormat(data, ["more", "data"]).convert(arrays)) == sorted(arrays)
+    with pytest.raises(ConfigError, match="The feed has 4 in 'data/size0' for sequence 0, but 'more' has 3 entries"):
+        FeedFormat(data, ["more", "data"]).convert({**arrays, "more": np.ones([2, 3, 2])})
+
+
+@pytest.mark.parametrize(
+    "shape, message",
+    [
+        ([2, 2, 2], "The feed has 3 in 'data/size0' for sequence 0, but 'data' has 2 entries"),
+        ([2], "The feed has 'data' "),
+    ],
+)
+def test_tensors_which_do_not_fit(shape: list[int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FeedFormat(EXTERN_DATA, FORMAT_KEYS).convert({**feed(2, 3), "data": tf.zeros(shape)})
+
+
+def test_symbolic_arrays_with_lengths() -> None:
+    """Their sizes are not known while a graph is traced."""
+
+    @tf.function(input_signature=[tf.TensorSpec([2, None, 2])], autograph=False)
+    def lengths(data: tf.Tensor) -> tf.Tensor:
+        return FeedFormat(EXTERN_DATA, ["data"]).convert({"data": data, "data/size0": [3, 1]})["data/size0"]
+
+    assert lengths(tf.zeros([2, 3, 2])).numpy().tolist() == [3, 1]
