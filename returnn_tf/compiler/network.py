@@ -201,7 +201,7 @@ class Network:
     def convert_feed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a feed that outputs and losses need, as tensors of the right dtype.
 
-        :raises ConfigError: names the key that is missing or has the wrong shape
+        :raises ConfigError: see `FeedFormat.convert`
         """
         return self.feed_format().convert(feed)
 

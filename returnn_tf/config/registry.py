@@ -184,10 +184,6 @@ class Registry(Generic[E]):
             mains.setdefault(id(entry), (self._spelled[key], entry))
         return sorted(mains.values(), key=lambda item: item[0])
 
-    def registered(self) -> list[tuple[str, E]]:
-        """Return (name, entry) of what is registered so far, without looking for more."""
-        return [(self._spelled[key], entry) for key, entry in self._entries.items()]
-
     def load(self) -> None:
         """Import every module of the package and all plug-ins once, so that all decorators have run."""
         if self._is_complete:
