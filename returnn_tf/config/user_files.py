@@ -138,6 +138,7 @@ def resolving_imports() -> Iterator[None]:
     This holds for ``importlib.import_module`` and for statements of installed packages, too, also in other threads.
     """
     global _depth
+    _installed_folders()  # before: Python imports a module of its own to tell them, for which the finder would ask
     with _lock:
         if _depth == 0:
             _entered.enter_context(config_imports().resolving())

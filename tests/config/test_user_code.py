@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from typing import Any, Callable
 
 import pytest
 
-from returnn_tf.config import Config
+from returnn_tf.config import Config, user_files
 from returnn_tf.config.user_code import error_in_config
 
 TEXT = """#!returnn
@@ -67,3 +68,23 @@ def test_not_of_a_config(call: Callable[[], Any]) -> None:
     with pytest.raises((TypeError, KeyError)) as info:
         call()
     assert error_in_config(info.value) is None
+
+
+def test_the_folders_of_python_are_known_before_modules_are_found(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While sysconfig imports its variables, it can't be asked for folders: an AttributeError in Python 3.13.0."""
+    before = list(sys.meta_path)
+    seen: list[bool] = []
+    get_paths = user_files.sysconfig.get_paths
+
+    def record() -> dict[str, str]:
+        seen.append(sys.meta_path == before)
+        return get_paths()
+
+    user_files._installed_folders.cache_clear()
+    monkeypatch.setattr(user_files.sysconfig, "get_paths", record)
+    (tmp_path / "a_module_of_the_user.py").write_text("SIZE = 3\n")
+    (tmp_path / "my.config").write_text("#!returnn\nfrom a_module_of_the_user import SIZE\nsize = SIZE\n")
+    assert Config.from_file(str(tmp_path / "my.config")).typed("size") == 3
+    assert seen and all(seen)
