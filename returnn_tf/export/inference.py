@@ -21,7 +21,8 @@ from returnn_tf.graph.carried_state import CarriedState, NoCarriedState
 from returnn_tf.graph.layer import Node
 from returnn_tf.graph.lowering import Lowering
 from returnn_tf.layers.search.decide import scores_of
-from returnn_tf.ops.frames.shape import at_least_one, transpose
+from returnn_tf.ops.frames.empty_axes import at_least_one
+from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.util.lazy_tf import tf
 
 

@@ -15,9 +15,8 @@ from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.attention.weighted_sum import queries_axis
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
-from returnn_tf.ops.frames.empty_axes import none_or_more
-from returnn_tf.ops.frames.pad import pad_axis
-from returnn_tf.ops.frames.shape import size_of, transpose
+from returnn_tf.ops.frames.empty_axes import at_least_one
+from returnn_tf.ops.frames.shape import transpose
 from returnn_tf.tensor import Data
 from returnn_tf.tensor.data import default_time_axis
 from returnn_tf.util.lazy_tf import tf
@@ -87,7 +86,7 @@ class GaussWindowAttentionLayer(ConcatInputLayer, Planned[GaussWindowAttentionPl
         base = self.base.output
         frames = transpose(ctx.value(self.base), [base.batch_axis, base.time_axis, base.feature_axis])
         weights, index = self._windows(ctx)
-        frames = pad_axis(frames, 1, 0, none_or_more(1 - size_of(frames, 1)))  # some frame to read, with the weight 0
+        frames = at_least_one(frames, 1)  # to read with the weight 0
         y = tf.squeeze(tf.matmul(weights[..., None, :], tf.gather(frames, index, batch_dims=1)), axis=-2)
         y.set_shape(ctx.output.static_shape)
         return y

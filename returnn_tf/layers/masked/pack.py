@@ -9,8 +9,8 @@ from returnn_tf.graph.emit_context import EmitContext
 from returnn_tf.graph.layer import Layer, Node, Planned
 from returnn_tf.graph.layer_plan import LayerPlan
 from returnn_tf.graph.plan_context import PlanContext
+from returnn_tf.ops.frames.empty_axes import at_least_one
 from returnn_tf.ops.frames.masking import packed_frames, packed_lens
-from returnn_tf.ops.frames.shape import at_least_one
 from returnn_tf.tensor import Data, Dim
 from returnn_tf.util.lazy_tf import tf
 

@@ -13,6 +13,7 @@ from returnn_tf.graph.option_types import Axis, LayerOrConstant
 from returnn_tf.graph.plan_context import PlanContext
 from returnn_tf.graph.registry import register_layer
 from returnn_tf.layers.shared.concat_input import ConcatInputLayer
+from returnn_tf.ops.frames.empty_axes import at_least_one
 from returnn_tf.ops.frames.pad import fit_axis, pad_axis
 from returnn_tf.ops.frames.shape import expand_at, to_layout, transpose
 from returnn_tf.tensor import Data
@@ -109,7 +110,7 @@ class PrefixInTimeLayer(ConcatInputLayer, Planned[PrefixInTimePlan]):
             index = index[0]
         else:
             index = tf.broadcast_to(index, [tf.shape(x)[0], frames])
-        x = pad_axis(x, len(front) - 1, 0, tf.maximum(1 - tf.shape(x)[len(front) - 1], 0))  # at least one frame
+        x = at_least_one(x, len(front) - 1)
         source = tf.clip_by_value(index, 0, tf.maximum(ctx.size(data.dims[axis]) - 1, 0))
         y = tf.gather(x, source, axis=len(front) - 1, batch_dims=len(front) - 1)
         is_new = expand_at(index < 0, range(index.shape.rank, data.rank))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 from returnn_tf.native.portable import in_portable_ops
+from returnn_tf.ops.frames.pad import pad_axis
 from returnn_tf.ops.frames.shape import size_of, with_sizes
 from returnn_tf.util.lazy_tf import tf
 
@@ -53,6 +54,11 @@ def cut(y: Any, ends: Sequence[Any]) -> Any:
     return with_sizes(
         first, [None if end is not None else size for end, size in zip(ends, y.shape)] + list(y.shape[len(ends) :])
     )
+
+
+def at_least_one(x: Any, axis: int) -> Any:
+    """Append a zero to an axis without entries, so that there is one to read; one with entries is not copied."""
+    return pad_axis(x, axis, 0, none_or_more(1 - size_of(x, axis)))
 
 
 def none_or_more(count: Any) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.ops.frames.empty_axes import none_or_more
-from returnn_tf.ops.frames.pad import pad_axis
+from returnn_tf.ops.frames.empty_axes import at_least_one
 from returnn_tf.ops.frames.shape import expand_at, size_of
 from returnn_tf.util.lazy_tf import tf
 
@@ -23,8 +22,8 @@ def slices(x: Any, start: Any, size: Any, limit: Any, *, axis: int, batch_dims: 
     index = tf.expand_dims(start, -1) + tf.range(size)
     count = size_of(x, axis)
     valid = tf.logical_and(index >= 0, index < tf.minimum(tf.expand_dims(limit, -1), count))
-    x = pad_axis(x, axis, 0, none_or_more(1 - count))  # some entry to read in place of those that are not there
-    y = tf.gather(x, tf.clip_by_value(index, 0, tf.maximum(count - 1, 0)), axis=axis, batch_dims=batch_dims)
+    index = tf.clip_by_value(index, 0, tf.maximum(count - 1, 0))
+    y = tf.gather(at_least_one(x, axis), index, axis=axis, batch_dims=batch_dims)
     valid = expand_at(valid, range(batch_dims, axis))
     valid = expand_at(valid, range(valid.shape.rank, y.shape.rank))
     return tf.where(valid, y, tf.zeros_like(y))

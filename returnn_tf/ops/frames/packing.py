@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from returnn_tf.ops.frames.empty_axes import none_or_more
-from returnn_tf.ops.frames.pad import pad_axis
+from returnn_tf.ops.frames.empty_axes import at_least_one
 from returnn_tf.ops.frames.shape import size_of, sizes_of
 from returnn_tf.util.lazy_tf import tf
 
@@ -62,8 +61,7 @@ def unflatten(x: Any, sizes: Any, shape: Any) -> Any:
         valid = tf.logical_and(valid, position < own)
     frames = size_of(x, 1)
     valid = tf.logical_and(valid, index < frames)
-    x = pad_axis(x, 1, 0, none_or_more(1 - frames))  # some frame to read in place of those that are not there
-    result = tf.gather(x, tf.clip_by_value(index, 0, tf.maximum(frames - 1, 0)), batch_dims=1)
+    result = tf.gather(at_least_one(x, 1), tf.clip_by_value(index, 0, tf.maximum(frames - 1, 0)), batch_dims=1)
     for _ in range(x.shape.rank - 2):
         valid = tf.expand_dims(valid, -1)
     return tf.where(valid, result, tf.zeros_like(result))

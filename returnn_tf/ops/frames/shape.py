@@ -98,13 +98,6 @@ def with_sizes(x: Any, sizes: Sequence[Optional[int]]) -> Any:
     return tf.reshape(x, tf.concat(parts, axis=0) if len(parts) > 1 else parts[0])
 
 
-def at_least_one(x: Any, axis: int) -> Any:
-    """Append zeros to an axis without entries, so that it has one; not all kernels accept empty axes."""
-    sizes = sizes_of(x)
-    sizes[axis] = tf.maximum(1 - sizes[axis], 0)
-    return tf.concat([x, tf.zeros(tf.stack(sizes), x.dtype)], axis=axis)
-
-
 def merge_axes(x: Any, first: int, count: int) -> tuple[Any, Any]:
     """Merge neighbouring axes.
 
